@@ -24,7 +24,7 @@ SYSTEM := import platform, sys; print(*sys.version_info[:2], sep=".", end=f"-{sy
 comma := ,
 
 # The dashboard's packages are large, so they are installed only if there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,sql,mcp,top,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
+EXTRAS := dev,training,tensorboard,wandb,otlp,metrics,fleet,sql,mcp,top,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 # Less, where there is not everything already.

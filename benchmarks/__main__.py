@@ -5,29 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from benchmarks import (
-    dashboard,
-    gpu_loop,
-    log_cost,
-    lost_records,
-    paced,
-    process_cost,
-    span_cost,
-    trainers,
-)
+from benchmarks import dashboard, gpu_loop, log_cost, lost_records, paced, process_cost, trainers
 from benchmarks.command import Options, parse
 from benchmarks.report import Claim
 
-_BENCHMARKS = (
-    log_cost,
-    span_cost,
-    paced,
-    process_cost,
-    lost_records,
-    trainers,
-    dashboard,
-    gpu_loop,
-)
+_BENCHMARKS = (log_cost, paced, process_cost, lost_records, trainers, dashboard, gpu_loop)
 """Not the fleet, which needs engines that few machines have: `python -m benchmarks.fleet`."""
 _LONG = (trainers, dashboard)
 """Short here, so that all takes a quarter of an hour: `python -m benchmarks.dashboard` measures one in full."""

@@ -24,14 +24,15 @@ _CURVES = """
   return drawn.filter((curve) => curve.points >= points).length >= curves;
 })
 """
-LOSS = "train_loss"
+_LOSS = "train_loss"
 # A curve that the browser has painted: of the server's first screen, or else of the chart.
-_PAINTED = """
+PAINTED = """
 () => document.querySelector(".telemetry-first svg :is(.line, .pale), .telemetry-curves[data-drawn]") !== null
   && performance.getEntriesByName("first-contentful-paint").length > 0
 """
-_UNCOVERED = "() => document.querySelector('.telemetry-first') === null"
-_TABLE = "() => document.querySelector('#root .trt[data-drawn]') !== null"
+UNCOVERED = "() => document.querySelector('.telemetry-first') === null"
+TABLE = "() => document.querySelector('#root .trt[data-drawn]') !== null"
+TITLE = "() => document.querySelector('h1') !== null"
 
 
 def missing() -> list[str]:
@@ -68,22 +69,8 @@ def fresh_page(browser: Browser) -> Iterator[Page]:
         context.close()
 
 
-class MainThread:
-    """How long the thread that draws a page has worked."""
-
-    def __init__(self, page: Page) -> None:
-        self._session = page.context.new_cdp_session(page)
-        self._session.send("Performance.enable")
-
-    @property
-    def busy_ms(self) -> float:
-        """Milliseconds of all tasks since the page was opened."""
-        found = self._session.send("Performance.getMetrics")["metrics"]
-        return 1000.0 * float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
-
-
-class Loading:
-    """Counts requests, bytes and the layout shift of a page from its start."""
+class Cost:
+    """What a page costs from its start: requests, bytes, messages, layout shift, and work of the browser."""
 
     _SHIFTS = """
       window.__shifted = 0;
@@ -94,83 +81,64 @@ class Loading:
     def __init__(self, page: Page) -> None:
         self._page = page
         self._asked: set[str] = set()
-        self._bytes = 0.0
-        self._messages = 0
+        self.received_kb, self.messages = 0.0, 0
         page.add_init_script(self._SHIFTS)
-        session = page.context.new_cdp_session(page)
+        self._session = session = page.context.new_cdp_session(page)
         session.on("Network.requestWillBeSent", self._note_request)
-        session.on("Network.webSocketCreated", self._note_socket)
+        session.on("Network.webSocketCreated", lambda event: self._asked.add(event["requestId"]))
         session.on("Network.loadingFinished", self._note_end)
         session.on("Network.webSocketFrameReceived", self._note_frame)
         session.send("Network.enable")
+        session.send("Performance.enable")
 
     def _note_request(self, event: Any) -> None:
         if not event["request"]["url"].startswith(("blob:", "data:")):
             self._asked.add(event["requestId"])
 
-    def _note_socket(self, event: Any) -> None:
-        self._asked.add(event["requestId"])
-
     def _note_end(self, event: Any) -> None:
         if event["requestId"] in self._asked:
-            self._bytes += event["encodedDataLength"]
+            self.received_kb += event["encodedDataLength"] / 1e3
 
     def _note_frame(self, event: Any) -> None:
-        self._messages += 1
+        self.messages += 1
         # Binary frames come as base64.
-        self._bytes += len(event["response"]["payloadData"]) * 3 / 4
+        self.received_kb += len(event["response"]["payloadData"]) * 3 / 4e3
 
     @property
-    def so_far(self) -> tuple[int, float]:
-        """Requests, and megabytes received."""
-        return len(self._asked), self._bytes / 1e6
+    def requests(self) -> int:
+        """Requests so far."""
+        return len(self._asked)
 
-    def forget(self) -> tuple[float, int]:
-        """Return the kilobytes and the messages of the websocket received since the last call."""
-        received, messages, self._bytes, self._messages = self._bytes, self._messages, 0.0, 0
-        return received / 1e3, messages
+    @property
+    def busy_ms(self) -> float:
+        """Milliseconds of all tasks of the thread that draws the page."""
+        found = self._session.send("Performance.getMetrics")["metrics"]
+        return 1000.0 * float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
 
+    @property
     def shift(self) -> float:
-        """Return the sum of all layout shifts so far."""
+        """The sum of all layout shifts so far."""
         return float(self._page.evaluate("window.__shifted"))
-
-
-def seconds_until_painted(page: Page, address: str) -> tuple[float, float]:
-    """Return how long it takes until a curve is seen, and until it answers the mouse."""
-    began = time.perf_counter()
-    painted = seconds_until(page, address, _PAINTED)
-    _wait(page, _CURVES, [LOSS, 1, 1])
-    _wait(page, _UNCOVERED)
-    return painted, time.perf_counter() - began
-
-
-def seconds_until_curves(page: Page, address: str, *, curves: int = 1, points: int = 1) -> float:
-    """Return how long it takes until a chart has drawn so many curves of the loss, each with so many points."""
-    return seconds_until(page, address, _CURVES, [LOSS, curves, points])
-
-
-def wait_for_curves(page: Page, *, curves: int = 1, points: int = 1) -> None:
-    """Wait until a chart of the open page has them."""
-    _wait(page, _CURVES, [LOSS, curves, points])
-
-
-def seconds_until_table(page: Page, address: str) -> float:
-    """Return how long it takes until the list of runs is drawn."""
-    return seconds_until(page, address, _TABLE)
-
-
-def seconds_until_title(page: Page, address: str) -> float:
-    """Return how long it takes until a page's heading appears."""
-    return seconds_until(page, address, "() => document.querySelector('h1') !== null")
 
 
 def seconds_until(page: Page, address: str, condition: str, argument: Any = None) -> float:
     """Return how long it takes until a condition of the page holds."""
     began = time.perf_counter()
     page.goto(address, wait_until="commit")
-    _wait(page, condition, argument)
+    wait(page, condition, argument)
     return time.perf_counter() - began
 
 
-def _wait(page: Page, condition: str, argument: Any = None) -> None:
+def seconds_until_curves(page: Page, address: str, *, curves: int = 1, points: int = 1) -> float:
+    """Return how long it takes until a chart has drawn so many curves of the loss, each with so many points."""
+    return seconds_until(page, address, _CURVES, [_LOSS, curves, points])
+
+
+def wait_for_curves(page: Page, *, curves: int = 1, points: int = 1) -> None:
+    """Wait until a chart of the open page has them."""
+    wait(page, _CURVES, [_LOSS, curves, points])
+
+
+def wait(page: Page, condition: str, argument: Any = None) -> None:
+    """Wait until a condition of the open page holds."""
     page.wait_for_function(condition, arg=argument, polling=_LOOK_EVERY_MS, timeout=PATIENCE_S * 1000)

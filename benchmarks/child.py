@@ -17,10 +17,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 
-class ChildError(RuntimeError):
-    """A measurement that failed, with the end of its output."""
-
-
 def measure_in_child(function: Callable[..., Any], /, *args: Any, timeout_s: float = 900.0) -> Any:
     """Call `function(folder, *args)` in a fresh interpreter and return its result.
 
@@ -28,7 +24,7 @@ def measure_in_child(function: Callable[..., Any], /, *args: Any, timeout_s: flo
     The function must be at the top level of a module under `benchmarks`.
 
     Raises:
-        ChildError: the child failed or returned nothing.
+        RuntimeError: the child failed or returned nothing.
     """
     _compile_once()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
@@ -46,9 +42,8 @@ def measure_in_child(function: Callable[..., Any], /, *args: Any, timeout_s: flo
             check=False,
         )
         if finished.returncode != 0 or not answer.exists():
-            raise ChildError(
-                f"{command[-1]}{args} ended with {finished.returncode}:\n{finished.stderr[-2000:]}"
-            )
+            end = finished.stderr[-2000:]
+            raise RuntimeError(f"{command[-1]}{args} ended with {finished.returncode}:\n{end}")
         return json.loads(answer.read_text(encoding="utf-8"))
 
 

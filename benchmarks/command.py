@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from benchmarks.contenders import ALL, Contender
@@ -13,12 +14,12 @@ from benchmarks.report import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How thoroughly to measure, and which contenders."""
+    """How thoroughly to measure, and what."""
 
     quick: bool = False
     """A short run: an order of magnitude, not a figure to quote."""
     only: tuple[str, ...] = ()
-    """Names of the contenders to measure; empty means all."""
+    """Names of what to measure; empty means all."""
 
     @property
     def is_full(self) -> bool:
@@ -37,18 +38,20 @@ class Options:
         return present, absent
 
 
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Parse the command line."""
+def parse(names: Iterable[str] = ALL) -> Options:
+    """Parse the command line; `names` are what can be measured alone."""
     parser = argparse.ArgumentParser(description="Measure the logger and its peers in one session.")
     parser.add_argument("--quick", action="store_true", help="a short run with few repeats")
-    parser.add_argument("--only", nargs="+", default=(), choices=sorted(ALL), help="measure only these")
-    args = parser.parse_args(argv)
+    parser.add_argument("--only", nargs="+", default=(), choices=sorted(names), help="measure only these")
+    args = parser.parse_args()
     return Options(quick=args.quick, only=tuple(args.only))
 
 
-def run_alone(build: Callable[[Options], Report]) -> None:
+def run_alone(build: Callable[[Options], Report], names: Iterable[str] = ALL) -> None:
     """Run one benchmark: print its results and write its JSON."""
-    options = parse()
+    options = parse(names)
+    # If terminated, still stop servers and browsers, and remove the folders.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report = build(options)
     report.show()
     report.save(quotable=options.is_full)

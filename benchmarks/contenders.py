@@ -7,7 +7,8 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import random
@@ -185,6 +186,93 @@ class _TensorBoard:
         self._writer.close()
 
 
+class _Span(_Ours):
+    """An empty span instead of a step: summed on the step record, or with a record of its own."""
+
+    name = "forward"
+    options: Mapping[str, Any] = {"around": 0}
+
+    def __init__(self, folder: Path) -> None:
+        from toolkit.telemetry import TelemetryLogger
+
+        self.telemetry = TelemetryLogger("bench", log_dir=folder, spans=dict(self.options))
+        # As in a training: what is logged before the start record waits for it.
+        self.telemetry.log_start()
+
+    def log(self, step: int) -> None:
+        del step
+        with self.telemetry.span(self.name):
+            pass
+
+
+class _RecordedSpan(_Span):
+    name = "encode"
+    options: Mapping[str, Any] = {"keep": ["encode"]}
+
+
+class _Iteration:
+    """An empty iteration of the vocabulary, in a loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._open = ExitStack()
+        self._iteration = self._open.enter_context(self._vocabulary(folder))
+
+    @contextmanager
+    def _vocabulary(self, folder: Path) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+        from toolkit.telemetry import TelemetryLogger
+
+        with TelemetryLogger("bench", log_dir=folder, spans={"around": 0}) as log:
+            log.training.configure(
+                global_batch_size=32, log_every_n_train_iterations=50, flops_per_sample=100, seq_length=128
+            )
+            with log.training.application(), log.training.training_loop(train_iterations_start=0):
+                yield log.training.training_iteration
+
+    def log(self, step: int) -> None:
+        del step
+        with self._iteration():
+            pass
+
+    def close(self) -> None:
+        self._open.close()
+
+
+class _OneLogger(_Iteration):
+    """The same by OneLogger, which does not export it."""
+
+    @contextmanager
+    def _vocabulary(self, folder: Path) -> Iterator[Callable[[], AbstractContextManager[Any]]]:
+        from nv_one_logger.api.config import OneLoggerConfig
+        from nv_one_logger.exporter.file_exporter import FileExporter
+        from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
+        from nv_one_logger.training_telemetry.api.context import (
+            application,
+            training_iteration,
+            training_loop,
+        )
+        from nv_one_logger.training_telemetry.api.training_telemetry_provider import (
+            TrainingTelemetryProvider,
+        )
+
+        # It writes files into the working directory.
+        os.chdir(folder)
+        base = OneLoggerConfig(
+            application_name="bench",
+            session_tag_or_fn="bench",
+            world_size_or_fn=1,
+            enable_for_current_rank=True,
+        )
+        provider = TrainingTelemetryProvider.instance().with_base_config(base)
+        provider.with_exporter(FileExporter(file_path=folder / "spans.jsonl")).configure_provider()
+        training = TrainingTelemetryConfig(
+            perf_tag_or_fn="bench", global_batch_size_or_fn=32, log_every_n_train_iterations=50
+        )
+        with application():
+            provider.set_training_telemetry_config(training)
+            with training_loop(train_iterations_start=0):
+                yield training_iteration
+
+
 NOTHING = Contender("nothing", "nothing (the noise)", _Nothing)
 BARE = Contender("bare", "orjson + os.write", _Bare, ("orjson",))
 OURS = Contender("ours", "TelemetryLogger", _Ours)
@@ -193,6 +281,11 @@ JSON_AND_CSV = Contender("json_csv", "json + csv, both flushed", _JsonAndCsv)
 TRACKIO = Contender("trackio", "Trackio", _Trackio, ("trackio",))
 WANDB = Contender("wandb", "W&B offline", _WandbOffline, ("wandb",))
 TENSORBOARD = Contender("tensorboard", "TensorBoard (torch)", _TensorBoard, ("torch", "tensorboard"))
+SPAN = Contender("span", "a span, summed on the step record (`forward`)", _Span)
+RECORDED_SPAN = Contender("recorded_span", "a span with its own record", _RecordedSpan)
+ITERATION = Contender("iteration", "`training_iteration` of the vocabulary", _Iteration)
+ONE_LOGGER = Contender("one_logger", "OneLogger, `training_iteration`", _OneLogger, ("nv_one_logger",))
 
+SPANS = (SPAN, RECORDED_SPAN, ITERATION, ONE_LOGGER)
 PEERS = (JSON_AND_CSV, TRACKIO, WANDB, TENSORBOARD)
-ALL = {contender.name: contender for contender in (NOTHING, BARE, OURS, NOT_DUE, *PEERS)}
+ALL = {contender.name: contender for contender in (NOTHING, BARE, OURS, NOT_DUE, *PEERS, *SPANS)}

@@ -5,79 +5,46 @@
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
-from collections.abc import Collection, Sequence
-from typing import Any
+import tempfile
+from pathlib import Path
 
-from benchmarks import (
-    browser,
-    dashboard_open,
-    dashboard_refresh,
-    dashboard_runs,
-    dashboard_zoom,
-)
-from benchmarks.command import Options
-from benchmarks.contenders import OURS
-from benchmarks.dashboard_part import COLUMNS, QUICK, Part, Plan
+from benchmarks import browser, dashboard_open, dashboard_refresh, dashboard_zoom
+from benchmarks.command import Options, run_alone
+from benchmarks.dashboard_parts import COLUMNS, QUICK, Part, Plan
 from benchmarks.report import Report
 
-_PARTS = ("open", "zoom", "refresh", "runs")
+_PARTS = {
+    "open": dashboard_open.measure,
+    "zoom": dashboard_zoom.measure,
+    "refresh": dashboard_refresh.measure,
+    "runs": dashboard_open.measure_lists,
+}
 
 
 def build(options: Options) -> Report:
-    """Measure every part, unless `options` names only others."""
-    parts = () if options.only and OURS.name not in options.only else _PARTS
-    return measure(QUICK if options.quick else Plan(), parts)
-
-
-def measure(plan: Plan, parts: Collection[str]) -> Report:
-    """Measure `parts` in one session."""
+    """Measure every part, unless `options` names some."""
+    plan = QUICK if options.quick else Plan()
+    parts = [measure for name, measure in _PARTS.items() if not options.only or name in options.only]
     missing = browser.missing()
-    found: dict[str, Part] = {}
-    notes: list[str] = []
-    if missing or not parts:
-        notes += [f"the dashboard: not measured, {' and '.join(missing)} not installed"] if missing else []
-        return _report(plan, found, notes)
-    with browser.open_browser() as chromium:
-        notes.append(f"Chromium {chromium.version}")
-        if "open" in parts:
-            found["open"] = dashboard_open.measure(chromium, plan)
-        if "zoom" in parts:
-            found["zoom"] = dashboard_zoom.measure(chromium, plan)
-        if "refresh" in parts:
-            found["refresh"] = dashboard_refresh.measure(chromium, plan)
-        if "runs" in parts:
-            found["runs"] = dashboard_runs.measure(chromium, plan)
-    return _report(plan, found, notes)
-
-
-def _report(plan: Plan, found: dict[str, Part], notes: Sequence[str]) -> Report:
-    figures: dict[str, Any] = {name: part.figures for name, part in found.items()}
+    part = Part()
+    if missing:
+        part.notes.append(f"the dashboard: not measured, {' and '.join(missing)} not installed")
+    elif parts:
+        with browser.open_browser() as chromium:
+            for measure in parts:
+                with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
+                    measure(chromium, plan, Path(name), part)
+            part.notes.append(f"Chromium {chromium.version}")
     return Report(
         name="dashboard",
         title=f"The dashboard in a headless Chromium, a run of {plan.records:,} records with ten scalars each",
         columns=COLUMNS,
-        rows=[row for part in found.values() for row in part.rows],
-        figures={"records": plan.records, **figures},
-        claims=[claim for part in found.values() for claim in part.claims],
-        notes=[*(note for part in found.values() for note in part.notes), *notes],
+        rows=part.rows,
+        figures={"records": plan.records},
+        claims=part.claims,
+        notes=part.notes,
     )
 
 
-def main() -> None:
-    """Run the selected parts, print the results and write the JSON."""
-    parser = argparse.ArgumentParser(description="Measure the dashboard in one session.")
-    parser.add_argument("--quick", action="store_true", help="a short run with a tenth of the records")
-    parser.add_argument("--only", nargs="+", default=(), choices=_PARTS, help="measure only these parts")
-    args = parser.parse_args()
-    # If terminated, still stop the servers and the browser and remove the folders.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    report = measure(QUICK if args.quick else Plan(), args.only or _PARTS)
-    report.show()
-    report.save(quotable=not args.quick and not args.only)
-
-
 if __name__ == "__main__":
-    main()
+    run_alone(build, _PARTS)

@@ -9,12 +9,13 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.child import ROOT
-from benchmarks.contenders import BARE, NOT_DUE, NOTHING, OURS, PEERS
+from benchmarks.contenders import BARE, NOT_DUE, NOTHING, OURS, PEERS, SPANS
 from benchmarks.report import RESULTS
+from evaluations.figures import table
 
 DOCUMENTS: Final = ("README.md", "docs/benchmarks.md", "docs/figures/fleet.md")
 _PLACE: Final = re.compile(r"(<!-- figures: (\w+) -->\n\n).*?(\n\n<!-- end of the figures -->)", re.DOTALL)
@@ -34,7 +35,9 @@ def with_figures(document: str, results: Results) -> str:
             known = all(part in results for part in _COMPARED)
             text = (_loggers if name == "loggers" else _in_short)(results) if known else None
         else:
-            text = _alone(results[name]) if name in results else None
+            part = "log_cost" if name == "spans" else name
+            alone = _spans if name == "spans" else _alone
+            text = alone(results[part]) if part in results else None
         return place[0] if text is None else f"{place[1]}{text}{place[3]}"
 
     return _PLACE.sub(newest, document)
@@ -88,17 +91,24 @@ def _loggers(results: Results) -> str:
     packages = results["log_cost"]["machine"]["packages"]
     versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return (
-        f"{_table(header, rows)}\n\n"
+        f"{table(header, rows)}\n\n"
         f"Ten scalars per step, every step logged. {_measured(results['log_cost'])} With {versions}. "
         "Slowdown: matrix products / many small operations; two loops without logging differ by "
         f"{quartiles} (quartiles). A step between two records costs {log[NOT_DUE.name]['p50_us']:.1f} µs."
     )
 
 
+def _spans(found: Mapping[str, Any]) -> str:
+    """Return a table of what an empty span costs."""
+    costs = [(one.title, found["figures"][one.name]) for one in SPANS if one.name in found["figures"]]
+    rows = [[title, f"{cost['p50_us']:.2f}", f"{cost['p99_us']:.1f}"] for title, cost in costs]
+    return f"{_measured(found)}\n\n{table(['one empty span', 'p50 µs', 'p99 µs'], rows)}"
+
+
 def _alone(found: Mapping[str, Any]) -> str:
     """Return the table of one benchmark as it printed it, with its notes."""
     notes = "".join(f"\n- {note}" for note in found["notes"])
-    return f"{found['title']}. {_measured(found)}\n\n{_table(found['columns'], found['rows'])}" + (
+    return f"{found['title']}. {_measured(found)}\n\n{table(found['columns'], found['rows'])}" + (
         f"\n{notes}" if notes else ""
     )
 
@@ -113,11 +123,6 @@ def _measured(found: Mapping[str, Any]) -> str:
         f"Measured on {found['measured']}: {machine['cores']} cores, {machine['cpu']}, {machine['system']}, "
         f"Python {machine['python']}."
     )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"| {' | '.join(line)} |" for line in (columns, *rows))
-    return "\n".join([head, "|" + "---|" * len(columns), *body])
 
 
 def main() -> int:

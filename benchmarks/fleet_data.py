@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -15,41 +14,6 @@ from toolkit.telemetry.runfolder.manifest import Evaluation, read_manifest, writ
 
 SLOW_RANK: Final = 617
 RANKED: Final = "run-rank"
-_PARTS: Final = ("training_iteration", "data_loading", "forward", "backward", "optimizer_update", "zero_grad")
-
-
-def trainer_values(step: int) -> dict[str, float]:
-    """Return the numbers of a step record of our own trainer, which sums up some steps: 24, and `steps_folded`."""
-    draw = random.Random(step)
-    seen = {
-        "train_loss": (0.1 + 2.0 / (1.0 + step / 5_000)) * math.exp(draw.gauss(0, 0.1)),
-        "lr": 1e-4 * (0.55 + 0.45 * math.cos(step / 3_000)),
-        "grad_norm": math.exp(draw.gauss(0, 0.3)),
-    }
-    spread = {
-        f"{name}_{which}": value * draw.uniform(*between)
-        for name, value in seen.items()
-        for which, between in (("mean", (0.9, 1.1)), ("min", (0.5, 0.9)), ("max", (1.1, 1.5)))
-    }
-    seconds = {f"time/{part}": draw.uniform(0.01, 0.5) for part in _PARTS}
-    ledger = {"ledger/data_wait": seconds["time/data_loading"], "ledger/training": draw.uniform(0.8, 0.9)}
-    own = {"sec_per_step": draw.uniform(0.17, 0.2), "samples_per_sec": draw.uniform(18.0, 22.0)}
-    others = {"epoch": 1 + step // 10_000, "steps_folded": 9, "cpu_mem_rss_mb": 364.0 + draw.random()}
-    return seen | others | seconds | ledger | spread | own
-
-
-def write_trainer_run(log_dir: Path, records: int) -> Path:
-    """Write a finished run with step records as our own trainer logs them."""
-    folder = write_finished_run(log_dir, "run-trainer", 0)
-    end = rank_file(folder, 0).read_bytes()
-    lines = [
-        encode(
-            {"event": "step", "seq": step, **_times(step), "global_step": step * 10, **trainer_values(step)}
-        )
-        for step in range(records)
-    ]
-    rank_file(folder, 0).write_bytes(b"".join((*lines, end)))
-    return folder
 
 
 def _times(step: int) -> dict[str, float]:

@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--port", type=int, help="port of the dashboard (default: 8501, or the next free one)"
     )
-    parser.add_argument("--no-training", action="store_true", help="without the training that runs now")
     chosen = parser.parse_args(argv)
     exit_on_signals()
     # Takes seconds to import, and a signal may not be raised inside an import.
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (NoEngineError, LaunchError) as error:
             print(f"make fleet: {error}", file=sys.stderr)
             return 1
-        demo.serve(prepared, runs=chosen.runs, trains=not chosen.no_training)
+        demo.serve(prepared, chosen.runs)
         # The folders go once nothing writes into them.
     wait_for_page_threads()
     return 0
@@ -97,14 +96,8 @@ class Demo:
         shared = self.folder / "shared"
         shared.mkdir()
         self._options.write_text(
-            "\n".join(
-                [
-                    f'engine = "{self._address}"',
-                    f'objects = "{shared.as_uri()}"',
-                    f"folders = {[f'{node}/logs' for node in NODES]}",
-                    "deliver-requests = true",
-                ]
-            )
+            f'engine = "{self._address}"\nobjects = "{shared.as_uri()}"\n'
+            f"folders = {[f'{node}/logs' for node in NODES]}\ndeliver-requests = true\n"
         )
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)
@@ -113,46 +106,34 @@ class Demo:
         which = () if port is None else ("--port", str(port))
         return prepare(parse_options(["--config", str(self._options), *which]))
 
-    def serve(self, prepared: PreparedDashboard, *, runs: int, trains: bool) -> None:
+    def serve(self, prepared: PreparedDashboard, runs: int) -> None:
         """Log `runs` runs, train, and serve pages until a signal."""
         has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         stop = "Ctrl-C stops everything." if has_terminal else f"To stop: kill {os.getpid()}"
 
         def begin() -> None:
             print(startup_message(prepared, stop))
-            print(self._where_to_look(runs, trains=trains), flush=True)
-            half = runs // len(NODES)
-            parts = [(0, half), (half, runs - half)]
+            print(
+                f"  {runs} runs are being logged, and a training is running on node-1; they appear in seconds."
+            )
+            print(f"  engine   {self._address}")
+            for node in NODES:
+                print(f"  {node}   {self.folder / node / 'logs'}, output in {node}/out", flush=True)
+            half = runs // 2
             loggers = [
                 self._run(node, "-m", "benchmarks.fleet_runs", "logs", str(first), str(count))
-                for node, (first, count) in zip(NODES, parts, strict=True)
+                for node, first, count in zip(NODES, (0, half), (half, runs - half), strict=True)
             ]
-            if trains:
-                self._run(NODES[0], str(ROOT / "run.py"), str(self._long_training()), stop_with=signal.SIGINT)
+            # The example with steps for hours: it is there to be watched and stopped.
+            training = self.folder / NODES[0] / CONFIG.name
+            training.write_text(CONFIG.read_text("utf-8").replace("steps: 500\n", "steps: 100000\n"), "utf-8")
+            self._run(NODES[0], str(ROOT / "run.py"), str(training), stop_with=signal.SIGINT)
             threading.Thread(target=self._say_when_shipped, args=(loggers, runs), daemon=True).start()
             if has_terminal and prepared.opens_without_token:
                 open_browser(prepared.listener.url)
 
         prepared.server.serve_until_stopped(on_ready=begin)
         print("Stopping the training, the shippers and the engine …", flush=True)
-
-    def _long_training(self) -> Path:
-        """Return the example's configuration with steps for hours: it is there to be watched and stopped."""
-        path = self.folder / NODES[0] / CONFIG.name
-        path.write_text(
-            CONFIG.read_text("utf-8").replace("steps: 500\n", "steps: 100000\n"), encoding="utf-8"
-        )
-        return path
-
-    def _where_to_look(self, runs: int, *, trains: bool) -> str:
-        now = ", and a training is running on node-1" if trains else ""
-        return "\n".join(
-            [
-                f"  {runs} runs are being logged{now}; they appear within seconds.",
-                f"  engine   {self._address}",
-                *(f"  {node}   {self.folder / node / 'logs'}, output in {node}/out" for node in NODES),
-            ]
-        )
 
     def _say_when_shipped(self, loggers: list[subprocess.Popen[bytes]], runs: int) -> None:
         codes = [logger.wait() for logger in loggers]
@@ -166,17 +147,19 @@ class Demo:
         except EngineError:
             # It was stopped meanwhile.
             return
-        telemetry = [str(Path(sys.executable).with_name("telemetry"))]
-        options = ["--config", str(self._options)]
-        pulled = str(self.folder / "pulled")
-        print(f"All {runs} runs are in the engine. In another terminal:")
-        for command in (
-            ["ship", "--status", *options],
-            ["copy", "sweep-00007", *options, "--to", pulled],
-            ["show", f"{pulled}/sweep-00007"],
-        ):
-            print(f"  {shlex.join(telemetry + command)}")
-        print(end="", flush=True)
+        telemetry = shlex.quote(str(Path(sys.executable).with_name("telemetry")))
+        options, pulled = (
+            f"--config {shlex.quote(str(self._options))}",
+            shlex.quote(str(self.folder / "pulled")),
+        )
+        print(
+            f"All {runs} runs are in the engine. In another terminal:",
+            f"  {telemetry} ship --status {options}",
+            f"  {telemetry} copy sweep-00007 {options} --to {pulled}",
+            f"  {telemetry} show {pulled}/sweep-00007",
+            sep="\n",
+            flush=True,
+        )
 
     def _run(
         self, node: str, *arguments: str, stop_with: signal.Signals = signal.SIGTERM

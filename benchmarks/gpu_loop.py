@@ -13,13 +13,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import contenders
 from benchmarks.command import Options, run_alone, say
 from benchmarks.contenders import VALUES, Logger
-from benchmarks.report import Claim, Report, median_and_quartiles
+from benchmarks.report import Report, no_slower, slowdown, slowdown_cells
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +43,6 @@ _LOGGED: Final = {
 _LOOPS: Final = {BUSY: (4096, 8192), LAUNCHES: (64, 16)}
 """The width of the layers and the tokens of a batch."""
 _STEP_MS = 10.0
-# Beyond this, "within the noise" would only mean that the machine was busy.
-_WIDEST_SPREAD = 0.02
 
 Step = Callable[[], "tuple[torch.Tensor, torch.Tensor]"]
 Log = Callable[[int, "torch.Tensor", "torch.Tensor"], None]
@@ -50,13 +50,11 @@ Log = Callable[[int, "torch.Tensor", "torch.Tensor"], None]
 
 def build(options: Options) -> Report:
     """Measure the loop bare, with us, and with `.item()` logging, in alternating blocks of one process."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return _not_measured("torch is not installed")
-    if not torch.cuda.is_available():
-        return _not_measured("there is no CUDA GPU here")
+    import torch
 
+    if not torch.cuda.is_available():
+        notes = ["Not measured: there is no CUDA GPU here."]
+        return Report(name="gpu_loop", title=TITLE, columns=[], rows=[], figures={}, notes=notes)
     # Short blocks: the clock of the GPU and the machine around it drift within a second.
     rounds, steps = (6, 10) if options.quick else (100, 10)
     blocks: dict[str, dict[str, list[float]]] = {}
@@ -123,33 +121,27 @@ def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
                 place.mkdir()
                 logger = contender.open(place)
                 closing.callback(logger.close)
-                found[name] = _log_with(logger, waits)
+                found[name] = partial(_log, logger, waits)
         yield found
 
 
-def _log_with(logger: Logger, waits: bool) -> Log:
-    def log(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-        VALUES["train_loss"] = loss.item() if waits else loss
-        VALUES["grad_norm"] = norm.item() if waits else norm
-        logger.log(step)
-
-    return log
+def _log(logger: Logger, waits: bool, step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+    VALUES["train_loss"] = loss.item() if waits else loss
+    VALUES["grad_norm"] = norm.item() if waits else norm
+    logger.log(step)
 
 
 def _alternate(
     step: Step, variants: dict[str, Log | None], rounds: int, steps: int
 ) -> dict[str, list[float]]:
     """Return the seconds per step of each block: one block per variant and round, in alternating order."""
-    names = list(variants)
-    blocks: dict[str, list[float]] = {name: [] for name in names}
-    done = 0
-    for name in names:
-        _block(step, variants[name], done, 10)
-        done += 10
-    for number in range(rounds):
-        for name in names if number % 2 else reversed(names):
-            blocks[name].append(_block(step, variants[name], done, steps))
-            done += steps
+    blocks: dict[str, list[float]] = {name: [] for name in variants}
+    first = count(0, steps)
+    for number in range(rounds + 1):
+        for name in variants if number % 2 else reversed(variants):
+            took = _block(step, variants[name], next(first), steps)
+            # The first round warms up.
+            blocks[name] += [took] if number else []
     return blocks
 
 
@@ -170,44 +162,26 @@ def _report(blocks: dict[str, dict[str, list[float]]], device: str, steps: int) 
     figures: dict[str, Any] = {"device": device, "loops": {}}
     rows, claims = [], []
     for loop, variants in blocks.items():
-        found: dict[str, Any] = {}
-        figures["loops"][loop] = found
-        for name, times in variants.items():
-            slowdowns = [mine / bare - 1 for mine, bare in zip(times, variants[NOTHING], strict=True)]
-            middle, low, high = median_and_quartiles(slowdowns)
-            step_ms = statistics.median(times) * 1e3
-            found[name] = {"step_ms": step_ms, "slowdown": middle, "quartiles": [low, high]}
-            against = ["", ""] if name == NOTHING else [f"{middle:+.2%}", f"{low:+.2%} … {high:+.2%}"]
-            rows.append([loop, name, f"{step_ms:.2f}", *against])
-        noise = max(map(abs, found[AGAIN]["quartiles"]))
-        claims.append(
-            Claim(
-                text=f"{loop}: slowdown with us, against the spread of two equal loops",
-                measured=round(found[OURS]["slowdown"] * 100, 3),
-                limit=round(noise * 100, 3),
-                unit=" %",
-                too_noisy=noise > _WIDEST_SPREAD,
-            )
-        )
-    number = len(blocks[BUSY][NOTHING])
+        found = figures["loops"][loop] = {
+            name: {
+                "step_ms": statistics.median(times) * 1e3,
+                **slowdown([mine / bare - 1 for mine, bare in zip(times, variants[NOTHING], strict=True)]),
+            }
+            for name, times in variants.items()
+        }
+        rows += [
+            [loop, name, f"{one['step_ms']:.2f}", *slowdown_cells(one)]
+            for name, one in found.items()
+            if name != NOTHING
+        ]
+        claims.append(no_slower(f"{loop}: slowdown with us", found[OURS], found[AGAIN]))
     return Report(
         name="gpu_loop",
-        title=f"{TITLE} ({device}; {number} blocks of {steps} steps each)",
+        title=f"{TITLE} ({device}; {len(blocks[BUSY][NOTHING])} blocks of {steps} steps each)",
         columns=["loop", "logging", "ms per step", "slowdown", "quartiles"],
         rows=rows,
         figures=figures,
         claims=claims,
-    )
-
-
-def _not_measured(reason: str) -> Report:
-    return Report(
-        name="gpu_loop",
-        title=TITLE,
-        columns=["loop", "logging", "ms per step"],
-        rows=[],
-        figures={},
-        notes=[f"Not measured: {reason}."],
     )
 
 

@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
 from xml.etree import ElementTree
 
 from benchmarks.child import ROOT
@@ -17,27 +16,20 @@ from benchmarks.child import ROOT
 DOCUMENTS = (ROOT / "docs" / "guarantees.md", ROOT / "docs" / "threats.md")
 
 _PROOF = re.compile(r"^- `(?P<test>tests/\S+\.py::\w+)`(?:: (?P<figure>.*))?$")
-_PHRASES_SHOWN = 1
 
 _RUN_AS_A_WHOLE = ("tests/faults/", "tests/attacks/", "tests/load/")
 """Folders that `make faults` runs completely; of the others it runs only the tests named in the documents."""
 
 
-class Counted(TypedDict):
-    """The result of one test function."""
+def counted_in(report: Path) -> dict[str, list[str]]:
+    """Return what the cases of each test function in a report measured, by its pytest name.
 
-    passed: int
-    measured: list[str]
-    """The phrases its cases recorded with `record_property("measured", …)`, in order."""
-
-
-def counted_in(report: Path) -> dict[str, Counted]:
-    """Return the result of each test function in a report, by its pytest name.
+    A case says it by `record_property("measured", …)`; the text is empty for a case that measured nothing.
 
     Raises:
         ValueError: a test failed, so the figures prove nothing.
     """
-    tests: dict[str, Counted] = {}
+    tests: dict[str, list[str]] = {}
     # Written by our own pytest, so the XML is trusted.
     for case in ElementTree.parse(report).iter("testcase"):
         # A module skipped as a whole is a case without a test.
@@ -47,23 +39,18 @@ def counted_in(report: Path) -> dict[str, Counted]:
         if case.find("failure") is not None or case.find("error") is not None:
             raise ValueError(f"{name} failed")
         # A test that needs another machine (a GPU) keeps the figure from there.
-        if case.find("skipped") is not None:
-            continue
-        counted = tests.setdefault(name, Counted(passed=0, measured=[]))
-        counted["passed"] += 1
-        counted["measured"] += [
-            entry.attrib["value"] for entry in case.iter("property") if entry.attrib["name"] == "measured"
-        ]
+        if case.find("skipped") is None:
+            said = [one.attrib["value"] for one in case.iter("property") if one.attrib["name"] == "measured"]
+            tests.setdefault(name, []).extend(said or [""])
     return tests
 
 
-def figure_of(counted: Counted) -> str:
+def figure_of(measured: Sequence[str]) -> str:
     """Return the figure shown after a test's name."""
-    phrases = list(dict.fromkeys(counted["measured"]))
+    phrases = [phrase for phrase in dict.fromkeys(measured) if phrase]
     if not phrases:
-        return f"{counted['passed']:,} {'case' if counted['passed'] == 1 else 'cases'}"
-    more = f"; and {len(phrases) - _PHRASES_SHOWN} more" if len(phrases) > _PHRASES_SHOWN else ""
-    return "; ".join(phrases[:_PHRASES_SHOWN]) + more
+        return f"{len(measured):,} {'case' if len(measured) == 1 else 'cases'}"
+    return phrases[0] + (f"; and {len(phrases) - 1} more" if len(phrases) > 1 else "")
 
 
 def tests_in(document: str) -> set[str]:
@@ -71,7 +58,7 @@ def tests_in(document: str) -> set[str]:
     return {match["test"] for line in document.splitlines() if (match := _PROOF.match(line))}
 
 
-def with_figures(document: str, tests: Mapping[str, Counted]) -> str:
+def with_figures(document: str, tests: Mapping[str, Sequence[str]]) -> str:
     """Return the document with the latest figures, where it shows one; a test that was not run keeps its figure."""
 
     def line_for(line: str) -> str:
@@ -92,10 +79,7 @@ def main(argv: Sequence[str]) -> int:
     if argv == ["--other-tests"]:
         print(*sorted(name for name in _named() if not name.startswith(_RUN_AS_A_WHOLE)))
         return 0
-    if not argv:
-        print("usage: python -m benchmarks.guarantees REPORT.xml ...", file=sys.stderr)
-        return 2
-    tests: dict[str, Counted] = {}
+    tests: dict[str, list[str]] = {}
     for report in argv:
         try:
             tests |= counted_in(Path(report))

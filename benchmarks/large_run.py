@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -50,21 +49,10 @@ def steps(first: int, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
 def write_finished_run(root: Path, name: str, records: int) -> Path:
     """Write a finished run of `records` steps, and return its folder."""
     folder = _write_records(root, name, records)
-    ended = BEGAN + records * SECONDS_A_STEP
+    end = {"event": "end", **_envelope(records + 1), "status": "finished", "reason": "finished"}
     with (folder / METRICS_JSONL).open("ab") as file:
-        file.write(
-            encode({"event": "end", **_envelope(records + 1), "status": "finished", "reason": "finished"})
-        )
-    session = Session(
-        session=1,
-        started=BEGAN,
-        pid=1,
-        host=host_name(),
-        ended=ended,
-        status="finished",
-        reason="finished",
-    )
-    write_manifest(folder, _manifest(name, records, session, ended))
+        file.write(encode(end))
+    _end(folder, records, BEGAN + records * SECONDS_A_STEP)
     return folder
 
 
@@ -98,9 +86,7 @@ class LiveRun:
     def __enter__(self) -> LiveRun:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
 
@@ -116,34 +102,28 @@ def write_many_runs(root: Path, count: int, *, records: int = 300, prefix: str =
         folder = root / name
         folder.mkdir()
         (folder / METRICS_JSONL).write_bytes(lines)
-        ended = BEGAN + number * 60.0
-        session = Session(
-            session=1,
-            started=ended - records * SECONDS_A_STEP,
-            pid=1,
-            host=host_name(),
-            ended=ended,
-            status="finished",
-            reason="finished",
-        )
-        write_manifest(folder, _manifest(name, records, session, ended))
+        _end(folder, records, BEGAN + number * 60.0)
+
+
+def _end(folder: Path, records: int, ended: float) -> None:
+    session = Session(
+        session=1,
+        started=ended - records * SECONDS_A_STEP,
+        pid=1,
+        host=host_name(),
+        ended=ended,
+        status="finished",
+        reason="finished",
+    )
+    write_manifest(folder, _manifest(folder.name, records, session, ended))
 
 
 def _write_records(root: Path, name: str, records: int) -> Path:
     folder = root / name
     folder.mkdir(parents=True)
+    names = {"run_name": name, "run_id": _run_id(name), "max_steps": 2 * records}
     with (folder / METRICS_JSONL).open("wb", buffering=1 << 20) as file:
-        file.write(
-            encode(
-                {
-                    "event": "start",
-                    **_envelope(0),
-                    "run_name": name,
-                    "run_id": _run_id(name),
-                    "max_steps": 2 * records,
-                }
-            )
-        )
+        file.write(encode({"event": "start", **_envelope(0), **names}))
         file.writelines(map(_line, steps(0, records)))
     # Measured files are in the page cache already, and nothing is being written meanwhile.
     os.sync()

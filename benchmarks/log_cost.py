@@ -1,4 +1,4 @@
-"""The cost of one log call in a tight loop."""
+"""The cost of one log call, or of an empty span, in a tight loop."""
 
 from __future__ import annotations
 
@@ -7,16 +7,38 @@ from pathlib import Path
 
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
-from benchmarks.contenders import ALL, BARE, NOT_DUE, OURS, PEERS, TRACKIO, WANDB, Logger, vary
+from benchmarks.contenders import (
+    ALL,
+    BARE,
+    ITERATION,
+    NOT_DUE,
+    ONE_LOGGER,
+    OURS,
+    PEERS,
+    RECORDED_SPAN,
+    SPAN,
+    SPANS,
+    TRACKIO,
+    WANDB,
+    Logger,
+    vary,
+)
 from benchmarks.report import Claim, Report, percentile
 
 _SECONDS_A_BLOCK = 0.4
+_MOST_US = (
+    ("a step between two records", NOT_DUE, 0.8),
+    ("a span, summed", SPAN, 2.0),
+    ("a span with its own record", RECORDED_SPAN, 30.0),
+)
+_CHEAPER = ((OURS, TRACKIO, 10.0), (OURS, WANDB, 50.0), (ITERATION, ONE_LOGGER, 10.0))
+_SHOWN = ("p50_us", "p99_us", "bare_p50_us", "times_bare")
 
 
 def build(options: Options) -> Report:
     """Measure every contender in its own process, in blocks that alternate with orjson + os.write."""
     blocks, calls, rounds = (6, 500, 1) if options.quick else (20, 1000, 2)
-    contenders, notes = options.choose((BARE, OURS, NOT_DUE, *PEERS))
+    contenders, notes = options.choose((BARE, OURS, NOT_DUE, *PEERS, *SPANS))
     timings: dict[str, dict[str, list[int]]] = {c.name: {"own": [], "bare": []} for c in contenders}
     for number in range(rounds):
         for contender in contenders:
@@ -26,24 +48,14 @@ def build(options: Options) -> Report:
                 values.extend(found[key])
 
     figures = {name: _summary(**found) for name, found in timings.items()}
-    ours = figures.get(OURS.name)
-    rows = [
-        [
-            contender.title,
-            f"{figure['p50_us']:.2f}",
-            f"{figure['p99_us']:.1f}",
-            f"{figure['bare_p50_us']:.2f}",
-            f"{figure['times_bare']:.2f}",
-            f"{figure['p50_us'] / ours['p50_us']:.1f}" if ours else "",
-        ]
-        for contender in contenders
-        for figure in [figures[contender.name]]
-    ]
     return Report(
         name="log_cost",
-        title="One 10-scalar step in a tight loop, time on the caller's thread",
-        columns=["logger", "p50 µs", "p99 µs", "bare append µs", "x bare", "x us"],
-        rows=rows,
+        title="One step of ten scalars, or one empty span, in a tight loop: time on the caller's thread",
+        columns=["logger", "p50 µs", "p99 µs", "bare append µs", "x bare"],
+        rows=[
+            [contender.title, *(f"{figures[contender.name][name]:.2f}" for name in _SHOWN)]
+            for contender in contenders
+        ],
         figures=figures,
         claims=_claims(figures),
         notes=notes,
@@ -87,38 +99,24 @@ def _block(logger: Logger, first: int, calls: int) -> list[int]:
 
 def _summary(own: list[int], bare: list[int]) -> dict[str, float]:
     p50, bare_p50 = percentile(own, 0.5) / 1e3, percentile(bare, 0.5) / 1e3
-    return {
-        "p50_us": p50,
-        "p99_us": percentile(own, 0.99) / 1e3,
-        "max_us": max(own) / 1e3,
-        "bare_p50_us": bare_p50,
-        "times_bare": p50 / bare_p50,
-        "calls": len(own),
-    }
+    p99 = percentile(own, 0.99) / 1e3
+    return {"p50_us": p50, "p99_us": p99, "bare_p50_us": bare_p50, "times_bare": p50 / bare_p50}
 
 
 def _claims(figures: dict[str, dict[str, float]]) -> list[Claim]:
-    claims: list[Claim] = []
-    ours = figures.get(OURS.name)
-    if ours is None:
-        return claims
-    claims.append(
-        Claim(text="a logged step against the bare append", measured=ours["times_bare"], limit=1.6, unit="x")
-    )
-    if NOT_DUE.name in figures:
-        between = figures[NOT_DUE.name]["p50_us"]
-        claims.append(Claim(text="a step between two records", measured=between, limit=0.8, unit=" µs"))
-    for peer, limit in ((TRACKIO, 10.0), (WANDB, 50.0)):
-        if peer.name in figures:
-            claims.append(
-                Claim(
-                    text=f"cheaper than {peer.title}",
-                    measured=figures[peer.name]["p50_us"] / ours["p50_us"],
-                    limit=limit,
-                    unit="x",
-                    at_least=True,
-                )
-            )
+    p50 = {name: found["p50_us"] for name, found in figures.items()}
+    claims = [
+        Claim(text=text, measured=p50[contender.name], limit=limit, unit=" µs")
+        for text, contender, limit in _MOST_US
+        if contender.name in p50
+    ]
+    if OURS.name in figures:
+        times, text = figures[OURS.name]["times_bare"], "a logged step against the bare append"
+        claims.append(Claim(text=text, measured=times, limit=1.6, unit="x"))
+    for ours, peer, limit in _CHEAPER:
+        if ours.name in p50 and peer.name in p50:
+            times, text = p50[peer.name] / p50[ours.name], f"cheaper than {peer.title}"
+            claims.append(Claim(text=text, measured=times, limit=limit, unit="x", at_least=True))
     return claims
 
 

@@ -1,47 +1,38 @@
-"""Which acknowledged records are lost: by a SIGKILL, while the disk hangs, and while it is full."""
+"""Which acknowledged records are lost by a SIGKILL."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import mmap
-import os
 import random
+import shutil
 import signal
+import sqlite3
 import statistics
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.child import ROOT, measure_in_child
+from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
-from benchmarks.contenders import ALL, BARE, OURS, PEERS
-from benchmarks.on_disk import steps_on_disk
+from benchmarks.contenders import ALL, BARE, JSON_AND_CSV, OURS, PEERS, TENSORBOARD, TRACKIO, WANDB
 from benchmarks.report import Claim, Report
 
-_FILE_SYSTEM: Final = ROOT / "tests" / "faults" / "faulty_file_system.py"
-_FAULTS: Final = {
-    "hung": [{"op": "any", "do": "hang"}],
-    "full": [{"op": "write", "do": "ENOSPC"}, {"op": "open", "do": "ENOSPC"}],
-}
-_UNTIL_END_S: Final = 60.0
-
-# Shared from the logging process to the watching one: the last step, the longest call, then one byte per step.
-_HEAD: Final = struct.Struct("<qd")
-_PLACES: Final = 100_000
-_RETURNED, _RAISED = 1, 2
+_PAUSE_S: Final = 0.001
+_STEP_METRIC: Final = "train_loss"
+# Shared from the logging process to the watching one: the last step whose call has returned.
+_STEP: Final = struct.Struct("<q")
 
 
 def build(options: Options) -> Report:
-    """Kill each logger after about 5000 records at 1 kHz; then a step every 5 ms, while the disk hangs or is full."""
-    records, rounds, seconds = (1000, 1, 2.0) if options.quick else (5000, 3, 5.0)
+    """Kill each logger after about 5000 records at 1 kHz."""
+    records, rounds = (1000, 1) if options.quick else (5000, 3)
     contenders, notes = options.choose((BARE, OURS, *PEERS))
     killed: dict[str, list[int]] = {contender.name: [] for contender in contenders}
-    figures: dict[str, dict[str, Any]] = {"killed": killed}
     # Loggers that write on a timer lose more or less depending on the time, so it varies between rounds.
     times = random.Random(5)
     for number in range(rounds):
@@ -49,184 +40,145 @@ def build(options: Options) -> Report:
         for contender in contenders:
             say(f"kill, round {number + 1} of {rounds}: {contender.title}")
             killed[contender.name].append(measure_in_child(lost_after_kill, contender.name, until_kill))
-    # A file system that fails on request.
-    has_faults = os.access("/dev/fuse", os.R_OK | os.W_OK) and os.geteuid() == 0
-    for fault in _FAULTS if has_faults else ():
-        figures[fault] = {}
-        for contender in contenders:
-            say(f"disk {fault}: {contender.title}")
-            found = measure_in_child(through, fault, contender.name, seconds)
-            figures[fault][contender.name] = found
-    claims = []
-    if OURS.name in killed:
-        lost = {"a SIGKILL": sum(killed[OURS.name])}
-        lost |= {f"a {fault} disk": figures[fault][OURS.name]["lost"] for fault in [*figures][1:]}
-        claims = [
-            Claim(text=f"records lost by {what}", measured=number, limit=0, unit="")
-            for what, number in lost.items()
-        ]
+    ours = [
+        Claim(text="records lost by a SIGKILL", measured=sum(lost), limit=0, unit="")
+        for name, lost in killed.items()
+        if name == OURS.name
+    ]
     return Report(
         name="lost_records",
-        title=f"Acknowledged records that are not on disk: after a SIGKILL (about {records} at 1 kHz), and after "
-        f"{seconds:g} s of a disk that hangs or is full (one every 5 ms)",
-        columns=[
-            "logger",
-            "killed: mean",
-            "worst",
-            *(cell for fault in [*figures][1:] for cell in _columns(fault)),
-        ],
+        title=f"Acknowledged records that are not on disk after a SIGKILL (about {records} at 1 kHz)",
+        columns=["logger", "mean", "worst"],
         rows=[
-            [
-                contender.title,
-                f"{statistics.fmean(killed[contender.name]):.0f}",
-                f"{max(killed[contender.name])}",
-                *(cell for fault in [*figures][1:] for cell in _cells(figures[fault][contender.name])),
-            ]
+            [contender.title, f"{statistics.fmean(lost):.0f}", f"{max(lost)}"]
             for contender in contenders
+            for lost in [killed[contender.name]]
         ],
-        figures=figures,
-        claims=claims,
-        notes=[*notes, *([] if has_faults else ["Disks: not measured, it needs root and /dev/fuse"])],
+        figures={"killed": killed},
+        claims=ours,
+        notes=notes,
     )
 
 
 def lost_after_kill(folder: Path, name: str, records: int) -> int:
     """Return how many of `records` acknowledged steps are missing after contender `name` was killed."""
-    logs = folder / "logs"
+    logs, noted = folder / "logs", folder / "noted"
     logs.mkdir()
-    with _victim(folder, name, logs, 0.001) as (child, noted):
-        _wait_for(lambda: _last_step(noted) >= records, child)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        returned = _steps(noted, _RETURNED)
-    # A helper process that outlives the victim may still be writing.
-    time.sleep(2.0)
-    return len(returned - steps_on_disk(name, logs))
-
-
-def through(folder: Path, fault: str, name: str, seconds: float) -> dict[str, Any]:
-    """Return what contender `name` made of `seconds` of a fault of the disk."""
-    with (
-        _faulty_disk(folder) as (shown, mounted, rules),
-        _victim(folder, name, mounted, 0.005) as (child, noted),
-    ):
-        _wait_for(lambda: _last_step(noted) >= 200, child)
-        _set(rules, _FAULTS[fault])
-        time.sleep(seconds)
-        _set(rules, [])
-        time.sleep(3.0)
-        (folder / "stop").touch()
-        try:
-            end = f"exit {child.wait(_UNTIL_END_S)}"
-        except subprocess.TimeoutExpired:
-            end = "none"
-            child.kill()
-            child.wait()
-        # A helper process that outlives it may still be writing.
-        time.sleep(2.0)
-        returned = _steps(noted, _RETURNED)
-        try:
-            lost = len(returned - steps_on_disk(name, shown))
-        except Exception as error:  # noqa: BLE001 - whatever a reader says of a file that a fault broke
-            lost, end = len(returned), f"{end}, unreadable: {type(error).__name__}"
-        return {
-            "longest_ms": _HEAD.unpack_from(noted.read_bytes())[1] * 1e3,
-            "raised": len(_steps(noted, _RAISED)),
-            "returned": len(returned),
-            "lost": lost,
-            "end": end,
-        }
-
-
-def log_until_stopped(name: str, logs: Path, noted: Path, pause_s: float) -> None:
-    """Log a step every so many seconds until a file `stop` exists, and note what became of each call."""
-    stop = noted.with_name("stop")
-    with open(noted, "r+b") as file, mmap.mmap(file.fileno(), 0) as notes:
-        logger = ALL[name].open(logs)
-        longest, due = 0.0, time.perf_counter()
-        for step in range(1, _PLACES):
-            if step % 10 == 0 and stop.exists():
-                break
-            began = time.perf_counter()
-            try:
-                logger.log(step)
-                outcome = _RETURNED
-            except Exception:  # noqa: BLE001 - whatever it is, it would have ended a training
-                outcome = _RAISED
-            longest = max(longest, time.perf_counter() - began)
-            notes[_HEAD.size + step] = outcome
-            notes[: _HEAD.size] = _HEAD.pack(step, longest)
-            due = max(due + pause_s, time.perf_counter() - pause_s)
-            time.sleep(max(0.0, due - time.perf_counter()))
-        logger.close()
-
-
-@contextmanager
-def _victim(
-    folder: Path, name: str, logs: Path, pause_s: float
-) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    noted = folder / "noted"
-    noted.write_bytes(bytes(_HEAD.size + _PLACES))
-    arguments = ["victim", name, str(logs), str(noted), str(pause_s)]
-    command = [sys.executable, "-m", "benchmarks.lost_records", *arguments]
+    noted.write_bytes(bytes(_STEP.size))
+    command = [sys.executable, "-m", "benchmarks.lost_records", "victim", name, str(logs), str(noted)]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        yield child, noted
+        while _last_step(noted) < records:
+            if child.poll() is not None:
+                raise RuntimeError(f"the process ended by itself with {child.returncode}")
+            time.sleep(_PAUSE_S)
     finally:
-        child.kill()
+        child.send_signal(signal.SIGKILL)
         child.wait()
+    # A helper process that outlives the victim may still be writing.
+    time.sleep(2.0)
+    return len(set(range(1, _last_step(noted) + 1)) - _READERS[name](logs))
 
 
-@contextmanager
-def _faulty_disk(folder: Path) -> Iterator[tuple[Path, Path, Path]]:
-    shown, mounted, rules = folder / "shown", folder / "mounted", folder / "rules"
-    shown.mkdir()
-    mounted.mkdir()
-    server = subprocess.Popen([sys.executable, _FILE_SYSTEM, shown, mounted, rules, "mapped"])
-    try:
-        _wait_for(mounted.is_mount, server)
-        yield shown, mounted, rules
-    finally:
-        rules.unlink(missing_ok=True)
-        subprocess.run(["umount", "-l", str(mounted)], check=False)
-        server.kill()
-        server.wait()
-
-
-def _wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    while not condition():
-        if process.poll() is not None:
-            raise RuntimeError(f"the process ended by itself with {process.returncode}")
-        time.sleep(0.001)
-
-
-def _set(rules: Path, wanted: list[dict[str, str]]) -> None:
-    written = rules.with_suffix(".new")
-    written.write_text(json.dumps(wanted), encoding="utf-8")
-    os.replace(written, rules)
+def log_until_killed(name: str, logs: Path, noted: Path) -> None:
+    """Log a step every millisecond, and note each call that has returned."""
+    with open(noted, "r+b") as file, mmap.mmap(file.fileno(), 0) as notes:
+        logger = ALL[name].open(logs)
+        step, due = 0, time.perf_counter()
+        while True:
+            step += 1
+            logger.log(step)
+            notes[:] = _STEP.pack(step)
+            due = max(due + _PAUSE_S, time.perf_counter() - _PAUSE_S)
+            time.sleep(max(0.0, due - time.perf_counter()))
 
 
 def _last_step(noted: Path) -> int:
-    with open(noted, "rb") as file:
-        return int(_HEAD.unpack(file.read(_HEAD.size))[0])
+    return int(_STEP.unpack(noted.read_bytes())[0])
 
 
-def _steps(noted: Path, outcome: int) -> set[int]:
-    calls = noted.read_bytes()[_HEAD.size :]
-    return {step for step, found in enumerate(calls) if found == outcome}
+# ---------------------------------------------------------------- what can be read back, by the logger's own reader
 
 
-def _columns(fault: str) -> list[str]:
-    return [f"{fault}: longest call ms", "calls that raised", "lost", "end"]
+def _steps_of_lines(path: Path) -> set[int]:
+    import orjson
+
+    return {orjson.loads(line)["global_step"] for line in path.read_bytes().splitlines()}
 
 
-def _cells(found: dict[str, Any]) -> list[str]:
-    lost = f"{found['lost']} of {found['returned']}"
-    return [f"{found['longest_ms']:.1f}", f"{found['raised']}", lost, found["end"]]
+def _our_steps(logs: Path) -> set[int]:
+    import orjson
+
+    # What a user runs after a crash, and what the next session does automatically.
+    telemetry = shutil.which("telemetry", path=str(Path(sys.executable).parent)) or "telemetry"
+    subprocess.run([telemetry, "repair", str(logs / "bench")], check=True, stdout=subprocess.DEVNULL)
+    records = map(orjson.loads, (logs / "bench" / "metrics.jsonl").read_bytes().splitlines())
+    return {record["global_step"] for record in records if record["event"] == "step"}
+
+
+def _trackio_steps(logs: Path) -> set[int]:
+    steps: set[int] = set()
+    for database in logs.rglob("*.db"):
+        with sqlite3.connect(database) as connection:
+            steps.update(step for (step,) in connection.execute("SELECT step FROM metrics"))
+    return steps
+
+
+def _wandb_steps(logs: Path) -> set[int]:
+    import orjson
+
+    # Generated code, opaque to the type checker.
+    protobuf: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    steps: set[int] = set()
+    for path in logs.rglob("*.wandb"):
+        for data in _wandb_entries(path.read_bytes()):
+            record = protobuf.Record()
+            record.ParseFromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
+                if _STEP_METRIC in items:
+                    steps.add(orjson.loads(items["_step"]))
+    return steps
+
+
+def _wandb_entries(data: bytes) -> Iterator[bytes]:
+    """Yield the complete entries of a .wandb file: LevelDB's log format after a header of seven bytes."""
+    block, header, whole, last = 32768, 7, 1, 4
+    position, parts = 7, b""
+    while position + header <= len(data):
+        if block - position % block < header:
+            position += block - position % block
+            continue
+        length, kind = struct.unpack_from("<HB", data, position + 4)
+        position += header
+        if kind == 0 or position + length > len(data):
+            return
+        parts += data[position : position + length]
+        position += length
+        if kind in (whole, last):
+            yield parts
+            parts = b""
+
+
+def _tensorboard_steps(logs: Path) -> set[int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(logs), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    return {event.step for event in events.Scalars(_STEP_METRIC)}
+
+
+_READERS: dict[str, Callable[[Path], set[int]]] = {
+    BARE.name: lambda logs: _steps_of_lines(logs / "bare.jsonl"),
+    JSON_AND_CSV.name: lambda logs: _steps_of_lines(logs / "metrics.jsonl"),
+    OURS.name: _our_steps,
+    TRACKIO.name: _trackio_steps,
+    WANDB.name: _wandb_steps,
+    TENSORBOARD.name: _tensorboard_steps,
+}
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["victim"]:
-        log_until_stopped(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), float(sys.argv[5]))
-        sys.exit(0)
+        log_until_killed(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
     run_alone(build)

@@ -11,13 +11,11 @@ from pathlib import Path
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.contenders import ALL, BARE, NOTHING, OURS, PEERS, vary
-from benchmarks.report import Claim, Report, median_and_quartiles
+from benchmarks.report import SLOWDOWN, Report, no_slower, slowdown, slowdown_cells
 
 _STEP_S = 0.0055
 # The first steps of a block still include background work of the one before.
 _SETTLING = 10
-# Beyond this, "no difference" would only mean that the machine was busy.
-_WIDEST_MARGIN = 0.01
 _KINDS = {"big": "matrix products", "small": "many small operations"}
 
 
@@ -31,17 +29,6 @@ def build(options: Options) -> Report:
             say(f"paced, {what}: {contender.title}")
             found = measure_in_child(time_turns, contender.name, kind, turns, steps)
             figures[contender.name][kind] = _summary(**found)
-    rows = []
-    for contender in contenders:
-        row = [contender.title]
-        for kind in _KINDS:
-            figure = figures[contender.name][kind]
-            row += [
-                f"{figure['call_us']:.1f}",
-                f"{figure['slowdown']:+.2%}",
-                f"{figure['slowdown_q1']:+.2%} … {figure['slowdown_q3']:+.2%}",
-            ]
-        rows.append(row)
     return Report(
         name="paced",
         title="One call after each 5 to 6 ms of work: its own time, and the slowdown of the whole step",
@@ -49,12 +36,19 @@ def build(options: Options) -> Report:
             "logger",
             *(f"{kind}: {what}" for kind in _KINDS for what in ("call µs", "slowdown", "quartiles")),
         ],
-        rows=rows,
+        rows=[
+            [contender.title, *(cell for kind in _KINDS for cell in _cells(figures[contender.name][kind]))]
+            for contender in contenders
+        ],
         figures=figures,
-        claims=_claims(figures),
+        claims=[
+            no_slower(f"slowdown with {what}", figures[OURS.name][kind], figures[NOTHING.name][kind])
+            for kind, what in _KINDS.items()
+            if {OURS.name, NOTHING.name} <= figures.keys()
+        ],
         notes=[
             *(f"{kind} = {what}" for kind, what in _KINDS.items()),
-            "slowdown: median over pairs of blocks with and without the call, then the two quartiles",
+            SLOWDOWN,
             *notes,
         ],
     )
@@ -117,33 +111,11 @@ def work_of(kind: str) -> Callable[[], None]:
 
 
 def _summary(slowdowns: list[float], calls_s: list[float]) -> dict[str, float]:
-    middle, low, high = median_and_quartiles(slowdowns)
-    return {
-        "slowdown": middle,
-        "slowdown_q1": low,
-        "slowdown_q3": high,
-        "call_us": statistics.median(calls_s) * 1e6,
-    }
+    return {**slowdown(slowdowns), "call_us": statistics.median(calls_s) * 1e6}
 
 
-def _claims(figures: dict[str, dict[str, dict[str, float]]]) -> list[Claim]:
-    if OURS.name not in figures or NOTHING.name not in figures:
-        return []
-    claims = []
-    for kind, what in _KINDS.items():
-        # Two medians are never equal: the question is whether the difference exceeds the noise.
-        noise = figures[NOTHING.name][kind]
-        margin = (noise["slowdown_q3"] - noise["slowdown_q1"]) / 2
-        claims.append(
-            Claim(
-                text=f"slowdown with {what}, against half the spread of two loops without logging",
-                measured=round(figures[OURS.name][kind]["slowdown"] * 100, 3),
-                limit=round(margin * 100, 3),
-                unit=" %",
-                too_noisy=margin > _WIDEST_MARGIN,
-            )
-        )
-    return claims
+def _cells(found: dict[str, float]) -> list[str]:
+    return [f"{found['call_us']:.1f}", *slowdown_cells(found)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A web server in its own process."""
+"""A web server in its own process: the dashboard, the smallest Streamlit page, or another tool's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -69,9 +68,7 @@ class Served:
     def __enter__(self) -> Served:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _end(self) -> None:
@@ -96,4 +93,22 @@ def dashboard(log_dir: Path, home: Path) -> Served:
 
 def empty_page(home: Path) -> Served:
     """Start a page with only a title, on the dashboard's server and options."""
-    return Served([sys.executable, "-m", "benchmarks.empty_page"], home, says=r"Empty page: (http://\S+)")
+    return Served(
+        [sys.executable, "-m", "benchmarks.served", str(home)], home, says=r"Empty page: (http://\S+)"
+    )
+
+
+def _serve_empty_page(home: str) -> None:
+    from dashboard.listening import DEFAULT_HOST, listen
+    from dashboard.server import DashboardServer
+
+    listener = listen(DEFAULT_HOST, 0)
+    script = Path(home) / "empty.py"
+    script.write_text('import streamlit as st\n\nst.title("Nothing but a title")\n', encoding="utf-8")
+    DashboardServer(listener, script=script, warm_up=False).serve_until_stopped(
+        on_ready=lambda: print(f"Empty page: {listener.url}", flush=True)
+    )
+
+
+if __name__ == "__main__":
+    _serve_empty_page(sys.argv[1])

@@ -6,16 +6,15 @@ import importlib.util
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
-from benchmarks.report import Claim, Report, interval_of_median, median_and_quartiles
+from benchmarks.report import SLOWDOWN, Claim, Report, no_slower, slowdown, slowdown_cells
 
 NOTHING: Final = "nothing"
 OURS: Final = "ours"
@@ -41,10 +40,6 @@ _MOST_US: Final = 60.0
 """Of the training's thread in each step."""
 _HOOKS: Final = ("on_", "log_", "setup", "teardown", "save", "finalize")
 """What the names of a logger's hooks begin with."""
-# Beyond this, "no difference" would only mean that the machine was busy.
-_WIDEST_MARGIN: Final = 0.01
-_PAIRS: Final = 6
-"""Fewer pairs of trainings may all differ in the same direction by chance, so they decide nothing."""
 
 
 class Hooks:
@@ -54,32 +49,23 @@ class Hooks:
     hundred times as much from one training to the next.
     """
 
-    def __init__(self, nothing: Hooks | None = None) -> None:
+    def __init__(self) -> None:
         self.ends: list[float] = []
         """When each step ended, by the wall clock."""
-        self.nothing = nothing or Hooks(self)
-        """The same of a callback that does nothing, in the same training: what measuring a call takes there."""
-        self.spent, self.calls = [0.0], [0]
+        self.spent = [0.0]
         """Of each step, up to its end."""
         self._is_inside = False
 
     def end_step(self) -> None:
         """Note that a step has ended."""
         self.ends.append(time.perf_counter())
-        for hooks in (self, self.nothing):
-            hooks.spent.append(0.0)
-            hooks.calls.append(0)
+        self.spent.append(0.0)
 
-    def seconds(self, first: int, last: int | None) -> float:
-        """Return the seconds in hooks in these steps, without what measuring them took."""
-        empty_s = sum(self.nothing.spent) / max(1, sum(self.nothing.calls))
-        return sum(self.spent[first:last]) - empty_s * sum(self.calls[first:last])
-
-    def watch(self, owner: Any, *names: str) -> None:
-        """Measure these calls of an object or class, by default all of its hooks."""
-        found = [name for name in dir(owner) if name.startswith(_HOOKS)]
-        for name in names or [name for name in found if callable(getattr(type(owner), name, None))]:
-            setattr(owner, name, self.measured(getattr(owner, name)))
+    def watch(self, logger: Any) -> None:
+        """Measure all hooks of an object."""
+        for name in dir(logger):
+            if name.startswith(_HOOKS) and callable(getattr(type(logger), name, None)):
+                setattr(logger, name, self.measured(getattr(logger, name)))
 
     def measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return `call`, measured unless it is made by another one."""
@@ -92,19 +78,9 @@ class Hooks:
                 return call(*args, **kwargs)
             finally:
                 self.spent[-1] += time.thread_time() - began
-                self.calls[-1] += 1
                 self._is_inside = False
 
         return measured
-
-
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """A trainer, with a function that trains once by it."""
-
-    title: str
-    package: str
-    train: Callable[[Path, str, int, Hooks], None]
 
 
 def build(options: Options) -> Report:
@@ -114,50 +90,31 @@ def build(options: Options) -> Report:
     absent = {name for name, package in _NEEDS.items() if importlib.util.find_spec(package) is None}
     notes = [
         f"the trainers log every {_LOG_EVERY} steps, with or without a logger",
-        "slowdown: median over pairs of runs with and without the logger, then the two quartiles",
+        SLOWDOWN,
         f"µs a step: processor time of the training's thread in the logger's hooks, after {_SETTLING} steps (mean)",
-        "once: the same of the first training of a process, with imports and opening, beyond that of its steps",
         *(f"{_TITLES[name]}: not measured, {_NEEDS[name]} not installed" for name in asked if name in absent),
     ]
     figures: dict[str, dict[str, dict[str, float]]] = {}
-    for key, framework in FRAMEWORKS.items():
-        if importlib.util.find_spec(framework.package) is None:
-            notes.append(f"{framework.title}: not measured, {framework.package} not installed")
+    rows: list[list[str]] = []
+    claims: list[Claim] = []
+    for package, (title, _) in FRAMEWORKS.items():
+        if importlib.util.find_spec(package) is None:
+            notes.append(f"{title}: not measured, {package} not installed")
             continue
-        figures[key] = {}
+        found = figures[package] = {}
         for name in asked:
             if name not in absent:
-                say(f"{framework.title}: {_TITLES[name]}")
-                figures[key][name] = _summary(measure_in_child(time_turns, key, name, turns, steps))
+                say(f"{title}: {_TITLES[name]}")
+                found[name] = _summary(**measure_in_child(time_turns, package, name, turns, steps))
+                rows.append([title, _TITLES[name], *_cells(found[name])])
+        claims += _claims(title, found)
     return Report(
         name="trainers",
         title="A small training run with and without a logger",
-        columns=[
-            "trainer",
-            "logger",
-            "ms per step without",
-            "with",
-            "slowdown",
-            "quartiles",
-            "once, ms",
-            "µs a step",
-        ],
-        rows=[
-            [
-                FRAMEWORKS[key].title,
-                _TITLES[name],
-                f"{figure['without_ms']:.2f}",
-                f"{figure['with_ms']:.2f}",
-                f"{figure['slowdown']:+.1%}",
-                f"{figure['slowdown_q1']:+.1%} … {figure['slowdown_q3']:+.1%}",
-                f"{figure['once_ms']:.0f}",
-                f"{figure['thread_us']:.0f}",
-            ]
-            for key, found in figures.items()
-            for name, figure in found.items()
-        ],
+        columns=["trainer", "logger", "ms per step without", "with", "slowdown", "quartiles", "µs a step"],
+        rows=rows,
         figures=figures,
-        claims=[claim for key, found in figures.items() for claim in _claims(FRAMEWORKS[key].title, found)],
+        claims=claims,
         notes=notes,
     )
 
@@ -169,25 +126,32 @@ def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) 
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     import torch
 
+    from toolkit.telemetry.core.guard import Guard
+
+    _, train = FRAMEWORKS[framework]
     # Models this small gain nothing from a second thread; its waiting would be measured instead.
     torch.set_num_threads(1)
-    train = FRAMEWORKS[framework].train
-    took: dict[str, list[float]] = {"without": [], "with": [], "in_hooks": [], "once": []}
+    took: dict[str, list[float]] = {"bare": [], "logged": [], "in_hooks": []}
     for turn in range(turns + 1):
         # The second meets a warmer machine, so the order alternates.
-        roles = ("without", "with") if turn % 2 else ("with", "without")
-        for role in roles:
+        for role in ("bare", "logged") if turn % 2 else ("logged", "bare"):
             into = folder / f"{turn}-{role}"
             into.mkdir()
-            hooks = Hooks()
-            train(into, name if role == "with" else NOTHING, steps + _SETTLING, hooks)
-            in_hooks = hooks.seconds(_SETTLING, -1) / steps
+            hooks, logger = Hooks(), name if role == "logged" else NOTHING
+            with ExitStack() as stack:
+                if logger == OURS_PHASES:
+                    # What is called around the trainer's methods.
+                    stack.enter_context(mock.patch.object(Guard, "call", hooks.measured(Guard.call)))
+                train(into, logger, steps + _SETTLING, hooks)
+            if logger == WANDB:
+                import wandb
+
+                # It would otherwise continue during the next one.
+                wandb.finish()
+            # The first turn loads code and touches memory for the first time.
             if turn:
                 took[role].append((hooks.ends[-1] - hooks.ends[_SETTLING - 1]) / steps)
-            if role == "with":
-                # The first turn loads code and touches memory for the first time.
-                once = hooks.seconds(0, _SETTLING) - _SETTLING * in_hooks
-                took["in_hooks" if turn else "once"].append(in_hooks if turn else once)
+                took["in_hooks"] += [sum(hooks.spent[_SETTLING:-1]) / steps] if role == "logged" else []
     return took
 
 
@@ -206,11 +170,12 @@ def _train_with_transformers(folder: Path, name: str, steps: int, hooks: Hooks) 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             hooks.end_step()
 
-    callbacks: list[Any] = [Watch(), nothing := TrainerCallback()]
+    callbacks: list[Any] = [Watch()]
     if name in (OURS, OURS_PHASES, OURS_OFF):
-        options = {"enabled": name != OURS_OFF, "phases": name == OURS_PHASES}
-        ours = hooks.measured(lambda: import_module("toolkit.telemetry.integrations.transformers"))()
-        callbacks.append(ours.TelemetryCallback(log_dir=str(folder), **options))
+        from toolkit.telemetry.integrations.transformers import TelemetryCallback
+
+        phases = name == OURS_PHASES
+        callbacks.append(TelemetryCallback(log_dir=str(folder), enabled=name != OURS_OFF, phases=phases))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256,
@@ -246,10 +211,9 @@ def _train_with_transformers(folder: Path, name: str, steps: int, hooks: Hooks) 
         for one in trainer.callback_handler.callbacks
         if type(one).__module__.startswith(("toolkit.", "transformers.integrations."))
     ]
-    hooks.nothing.watch(nothing)
-    with _watching(hooks, loggers, name):
-        trainer.train()
-    _end_wandb(name)
+    for logger in loggers:
+        hooks.watch(logger)
+    trainer.train()
 
 
 def _train_with_lightning(folder: Path, name: str, steps: int, hooks: Hooks) -> None:
@@ -284,12 +248,13 @@ def _train_with_lightning(folder: Path, name: str, steps: int, hooks: Hooks) -> 
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-4)
 
-    callbacks: list[Any] = [Watch(), nothing := lightning.Callback()]
+    callbacks: list[Any] = [Watch()]
     logger: Any = False
     if name in (OURS, OURS_PHASES, OURS_OFF):
-        ours = hooks.measured(lambda: import_module("toolkit.telemetry.integrations.lightning"))()
-        logger = ours.TelemetryLightningLogger(log_dir=str(folder), enabled=name != OURS_OFF)
-        callbacks.append(ours.TelemetryCallback(phases=name == OURS_PHASES))
+        from toolkit.telemetry.integrations.lightning import TelemetryCallback, TelemetryLightningLogger
+
+        logger = TelemetryLightningLogger(log_dir=str(folder), enabled=name != OURS_OFF)
+        callbacks.append(TelemetryCallback(phases=name == OURS_PHASES))
     elif name == WANDB:
         from lightning.pytorch.loggers import WandbLogger
 
@@ -311,93 +276,50 @@ def _train_with_lightning(folder: Path, name: str, steps: int, hooks: Hooks) -> 
         enable_model_summary=False,
     )
     rows = torch.utils.data.TensorDataset(torch.randn(4096, 256))
-    hooks.nothing.watch(nothing)
-    with _watching(hooks, [*callbacks[2:], *trainer.loggers], name):
-        trainer.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=32))
-    _end_wandb(name)
-
-
-@contextmanager
-def _watching(hooks: Hooks, loggers: Iterable[Any], name: str) -> Iterator[None]:
-    """Measure the hooks of these objects, and with `phases` what is called around the trainer's methods."""
-    from toolkit.telemetry.core.guard import Guard
-
-    for one in loggers:
+    for one in (*callbacks[1:], *trainer.loggers):
         hooks.watch(one)
-    guarded = Guard.call
-    if name == OURS_PHASES:
-        hooks.watch(Guard, "call")
-    try:
-        yield
-    finally:
-        Guard.call = guarded  # type: ignore[method-assign]  # the next training is another's
-
-
-def _end_wandb(name: str) -> None:
-    """End the W&B run, which would otherwise continue during the next one."""
-    if name == WANDB:
-        import wandb
-
-        wandb.finish()
+    trainer.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=32))
 
 
 FRAMEWORKS: Final = {
-    "transformers": Framework("Hugging Face Trainer", "transformers", _train_with_transformers),
-    "lightning": Framework("Lightning", "lightning", _train_with_lightning),
+    "transformers": ("Hugging Face Trainer", _train_with_transformers),
+    "lightning": ("Lightning", _train_with_lightning),
 }
+"""By its package, a trainer, with a function that trains once by it."""
 
 
-def _summary(took: dict[str, list[float]]) -> dict[str, float]:
-    slowdowns = [own / none - 1 for own, none in zip(took["with"], took["without"], strict=True)]
-    middle, low, high = median_and_quartiles(slowdowns)
-    surely_above, surely_below = interval_of_median(slowdowns)
+def _summary(bare: list[float], logged: list[float], in_hooks: list[float]) -> dict[str, float]:
     return {
-        "without_ms": statistics.median(took["without"]) * 1e3,
-        "with_ms": statistics.median(took["with"]) * 1e3,
-        "slowdown": middle,
-        "slowdown_q1": low,
-        "slowdown_q3": high,
-        "once_ms": took["once"][0] * 1e3,
-        "thread_us": statistics.median(took["in_hooks"]) * 1e6,
-        "slowdown_low": surely_above,
-        "slowdown_high": surely_below,
-        "turns": len(slowdowns),
+        "without_ms": statistics.median(bare) * 1e3,
+        "with_ms": statistics.median(logged) * 1e3,
+        **slowdown([own / none - 1 for own, none in zip(logged, bare, strict=True)]),
+        "thread_us": statistics.median(in_hooks) * 1e6,
     }
+
+
+def _cells(found: dict[str, float]) -> list[str]:
+    milliseconds = [f"{found[name]:.2f}" for name in ("without_ms", "with_ms")]
+    return [*milliseconds, *slowdown_cells(found), f"{found['thread_us']:.0f}"]
 
 
 def _claims(title: str, found: dict[str, dict[str, float]]) -> list[Claim]:
     claims = []
-    if OURS_OFF in found:
-        off = found[OURS_OFF]
-        # Two medians are never equal: the question is whether the difference exceeds the noise.
-        margin = (off["slowdown_high"] - off["slowdown_low"]) / 2
-        claims.append(
-            Claim(
-                text=f"{title}: slowdown while switched off, against its margin",
-                measured=round(off["slowdown"] * 100, 2),
-                limit=round(margin * 100, 2),
-                unit=" %",
-                too_noisy=margin > _WIDEST_MARGIN or off["turns"] < _PAIRS,
-            )
-        )
+    if OURS_OFF in found and NOTHING in found:
+        text = f"{title}: slowdown while switched off"
+        claims.append(no_slower(text, found[OURS_OFF], found[NOTHING]))
     if OURS in found:
-        text, measured = (
-            f"{title}: time of the training's thread in a step",
-            round(found[OURS]["thread_us"], 1),
-        )
+        text, measured = f"{title}: time of the training's thread in a step", found[OURS]["thread_us"]
         claims.append(Claim(text=text, measured=measured, limit=_MOST_US, unit=" µs"))
     if OURS in found and WANDB in found:
         ours, theirs = found[OURS], found[WANDB]
-        overlap = (
-            ours["slowdown_low"] < theirs["slowdown_high"] and theirs["slowdown_low"] < ours["slowdown_high"]
-        )
         claims.append(
             Claim(
                 text=f"{title}: slowdown with ours, against W&B offline's",
                 measured=round(ours["slowdown"] * 100, 2),
                 limit=round(theirs["slowdown"] * 100, 2),
                 unit=" %",
-                too_noisy=overlap or ours["turns"] < _PAIRS,
+                too_noisy=ours["slowdown_q3"] > theirs["slowdown_q1"]
+                and theirs["slowdown_q3"] > ours["slowdown_q1"],
             )
         )
     return claims

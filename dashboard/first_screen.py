@@ -11,12 +11,11 @@ from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
-from toolkit.telemetry.runs.findings.what_now import what_now
 from toolkit.telemetry.runs.listing.pins import pins_of
 from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore, UnknownRun
 
 from . import session
-from .components.alert_card import ENDINGS
+from .components.alert_card import what_now_html
 from .components.baseline import baseline_of
 from .components.cards import cards_html
 from .components.curve_chart import picture_of
@@ -68,7 +67,7 @@ def _card(store: RunStore, asked: Mapping[str, str]) -> RunCard | None:
 
 def _head(store: RunStore, shown: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
     """Return the menu and the head of the run, for its other pages."""
-    module = next((name for name, (_, _, address) in PAGES.items() if address == shown), None)
+    module = next((name for name, (_, address) in PAGES.items() if address == shown), None)
     card = _card(store, asked) if module is not None and module not in _LISTS else None
     if module is None or card is None:
         return ""
@@ -99,7 +98,7 @@ def _overview(store: RunStore, asked: Mapping[str, str], cookies: Mapping[str, s
     gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
     side = "" if not right else f"<div>{right}</div>"
     body = (
-        f"{head_html(page, card)}{worst}{_what_now(page)}{cards_html(cards_of(page, health))}"
+        f"{head_html(page, card)}{worst}{what_now_html(page)}{cards_html(cards_of(page, health))}"
         f'<div class="telemetry-first-switches"></div>{gap}'
         f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
     )
@@ -125,7 +124,7 @@ def _page(body: str, shown: str, cookies: Mapping[str, str], card: RunCard | Non
     links = {
         module: f'<a href="/{"" if module == "runs" else address}{"" if module in _LISTS else query}"'
         f"{_HERE if module == shown else ''}>{title}</a>"
-        for module, (title, _, address) in PAGES.items()
+        for module, (title, address) in PAGES.items()
     }
     of_lists = "".join(links[module] for module in _LISTS)
     of_run = "".join(link for module, link in links.items() if module not in _LISTS and module != "samples")
@@ -140,13 +139,6 @@ def _alert(key: str, alerts: Sequence[Finding]) -> str:
         return ""
     words = f"<b>{text_html(title_of(alerts[0]), 60)}</b> {text_html(alerts[0].message)}"
     return f'<a class="telemetry-first-alert" href="/alerts?run={quote(key, safe="")}">{words}</a>'
-
-
-def _what_now(page: RunPage) -> str:
-    known = what_now(page.store, page.key)
-    if known is None:
-        return ""
-    return f'<div class="telemetry-first-now"><h2>{ENDINGS[known.status][0]}: what now?</h2></div>'
 
 
 def _chart(page: RunPage, panel: Panel, height: int, first_colour: int, *, is_plain: bool) -> str:

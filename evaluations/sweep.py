@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -26,8 +27,8 @@ NOISE_SWEEPS: Final = 1000
 TWO_DEVIATIONS: Final = 0.2
 """The share of noise if the standard deviation of the signal is twice that of the noise."""
 
-Config = dict[str, Any]
-Signal = Callable[[Mapping[str, Any]], float]
+Config = Mapping[str, Any]
+Signal = Callable[[Config], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,10 @@ class Shape:
     truth: tuple[str, ...]
     """Settings of which any may be named first; none if there is nothing but noise."""
     signal: Signal
-    noise: float = 0.0
+    noise: float = 0.25
     """The share of the variance between runs that no setting explains."""
     runs: int = RUNS
-    space: Callable[[np.random.Generator, int], list[Config]] | None = None
+    space: Callable[[np.random.Generator, int], Config] | None = None
     """Where the runs are: a random search over ten settings, or another one."""
     heavy: bool = False
     """Noise with heavy tails instead of normal noise."""
@@ -56,186 +57,141 @@ class Shape:
 
     def configs(self, rng: np.random.Generator, runs: int) -> list[Config]:
         """Return the settings of as many runs."""
-        return (self.space or random_search)(rng, runs)
+        space = self.space or random_search
+        return [_plain(space(rng, place)) for place in range(runs)]
 
 
 # ---------------------------------------------------------------- where the runs are
 
 
-def random_search(rng: np.random.Generator, runs: int) -> list[Config]:
-    """Return as many runs of a random search over ten settings."""
-    return [
-        {
-            "learning_rate": float(10 ** rng.uniform(-5, -2)),
-            "weight_decay": float(10 ** rng.uniform(-4, -1)),
-            "lora_rank": int(rng.choice([4, 8, 16, 32, 64, 128])),
-            "batch_size": int(rng.choice([4, 8, 16])),
-            "dropout": round(float(rng.uniform(0.0, 0.3)), 3),
-            "optimizer": str(rng.choice(["adamw", "adafactor", "lion"])),
-            "scheduler": str(rng.choice(["constant", "cosine"])),
-            "warmup_steps": int(rng.choice([0, 50, 100, 200])),
-            "use_ema": bool(rng.choice([False, True])),
-            "clip_norm": float(rng.choice([0.1, 0.5, 1.0, 5.0])),
-            "seed": int(rng.integers(1_000_000)),
-            "model": "tiny",
-        }
-        for _ in range(runs)
-    ]
+def random_search(rng: np.random.Generator, _: int) -> Config:
+    """Return a run of a random search over ten settings."""
+    return {
+        "learning_rate": 10 ** rng.uniform(-5, -2),
+        "weight_decay": 10 ** rng.uniform(-4, -1),
+        "lora_rank": rng.choice([4, 8, 16, 32, 64, 128]),
+        "batch_size": rng.choice([4, 8, 16]),
+        "dropout": round(rng.uniform(0.0, 0.3), 3),
+        "optimizer": rng.choice(["adamw", "adafactor", "lion"]),
+        "scheduler": rng.choice(["constant", "cosine"]),
+        "warmup_steps": rng.choice([0, 50, 100, 200]),
+        "use_ema": rng.choice([False, True]),
+        "clip_norm": rng.choice([0.1, 0.5, 1.0, 5.0]),
+        "seed": rng.integers(1_000_000),
+        "model": "tiny",
+    }
 
 
-def full_grid(rng: np.random.Generator, runs: int) -> list[Config]:
-    """Return as many runs of a grid of 5 x 3 x 2 in three settings, with three more drawn at random."""
-    cells = list(product([1e-5, 1e-4, 1e-3, 3e-3, 1e-2], [4, 16, 64], ["adamw", "lion"]))
-    return [
-        {
-            "learning_rate": rate,
-            "lora_rank": rank,
-            "optimizer": optimizer,
-            "warmup_steps": int(rng.choice([0, 100])),
-            "dropout": float(rng.choice([0.0, 0.1])),
-            "use_ema": bool(rng.choice([False, True])),
-            "seed": 0,
-        }
-        for rate, rank, optimizer in (cells[place % len(cells)] for place in range(runs))
-    ]
+_CELLS: Final = list(product([1e-5, 1e-4, 1e-3, 3e-3, 1e-2], [4, 16, 64], ["adamw", "lion"]))
 
 
-def image_search(rng: np.random.Generator, runs: int) -> list[Config]:
-    """Return as many runs of a random search over seven settings of another kind, one of them with four values."""
-    return [
-        {
-            "network.dim": int(rng.choice([8, 16, 24, 48, 96])),
-            "noise_offset": float(rng.choice([0.0, 0.03, 0.06, 0.1])),
-            "resolution": int(rng.choice([512, 768, 1024])),
-            "caption_dropout": float(rng.beta(1.0, 4.0)),
-            "min_snr_gamma": float(np.exp(rng.normal(1.6, 0.6))),
-            "loss_type": str(rng.choice(["l2", "huber", "smooth_l1", "l1"], p=[0.4, 0.3, 0.2, 0.1])),
-            "prior": str(rng.choice(["none", "class"], p=[0.7, 0.3])),
-            "random_seed": int(rng.integers(1_000_000)),
-        }
-        for _ in range(runs)
-    ]
+def full_grid(rng: np.random.Generator, place: int) -> Config:
+    """Return a run of a grid of 5 x 3 x 2 in three settings, with three more drawn at random."""
+    rate, rank, optimizer = _CELLS[place % len(_CELLS)]
+    return {
+        "learning_rate": rate,
+        "lora_rank": rank,
+        "optimizer": optimizer,
+        "warmup_steps": rng.choice([0, 100]),
+        "dropout": rng.choice([0.0, 0.1]),
+        "use_ema": rng.choice([False, True]),
+        "seed": 0,
+    }
 
 
-def review_search(rng: np.random.Generator, runs: int) -> list[Config]:
-    """Return runs as of the sweep in which a page once missed the learning rate: six rates, seven of them repeats."""
-    configs: list[Config] = []
-    for place in range(runs):
-        rate = float(rng.choice([3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2], p=[0.14, 0.2, 0.26, 0.16, 0.16, 0.08]))
-        rank, batch = int(rng.choice([4, 16, 64])), int(rng.choice([2, 4]))
-        optimizer = str(rng.choice(["adamw", "lion", "adafactor"]))
-        if place < 7:
-            rate, rank, batch, optimizer = (1e-4, 64, 4, "adamw") if place < 4 else (3e-4, 16, 4, "adamw")
-        configs.append(
-            {
-                "learning_rate": rate,
-                "lora_rank": rank,
-                "lora_alpha": rank,
-                "batch_size": batch,
-                "optimizer": optimizer,
-                "seed": place,
-            }
-        )
-    return configs
+def image_search(rng: np.random.Generator, _: int) -> Config:
+    """Return a run of a random search over seven settings of another kind, one of them with four values."""
+    return {
+        "network.dim": rng.choice([8, 16, 24, 48, 96]),
+        "noise_offset": rng.choice([0.0, 0.03, 0.06, 0.1]),
+        "resolution": rng.choice([512, 768, 1024]),
+        "caption_dropout": rng.beta(1.0, 4.0),
+        "min_snr_gamma": np.exp(rng.normal(1.6, 0.6)),
+        "loss_type": rng.choice(["l2", "huber", "smooth_l1", "l1"], p=[0.4, 0.3, 0.2, 0.1]),
+        "prior": rng.choice(["none", "class"], p=[0.7, 0.3]),
+        "random_seed": rng.integers(1_000_000),
+    }
+
+
+def review_search(rng: np.random.Generator, place: int) -> Config:
+    """Return a run as of the sweep in which a page once missed the learning rate: six rates, seven of them repeats."""
+    rate = rng.choice([3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2], p=[0.14, 0.2, 0.26, 0.16, 0.16, 0.08])
+    rank, batch = rng.choice([4, 16, 64]), rng.choice([2, 4])
+    optimizer = rng.choice(["adamw", "lion", "adafactor"])
+    if place < 7:
+        rate, rank, batch, optimizer = (1e-4, 64, 4, "adamw") if place < 4 else (3e-4, 16, 4, "adamw")
+    scaled = {"lora_rank": rank, "lora_alpha": rank}
+    return {"learning_rate": rate, **scaled, "batch_size": batch, "optimizer": optimizer, "seed": place}
 
 
 # ---------------------------------------------------------------- what the settings do
 
 
-def _rate(config: Mapping[str, Any]) -> float:
+def _rate(config: Config) -> float:
     return (math.log10(config["learning_rate"]) + 3.5) / 1.5
 
 
-def _rank(config: Mapping[str, Any]) -> float:
+def _rank(config: Config) -> float:
     return (math.log2(config["lora_rank"]) - 4.5) / 2.5
 
 
-def _lion(config: Mapping[str, Any]) -> float:
+def _lion(config: Config) -> float:
     return 1.0 if config["optimizer"] == "lion" else -0.5
 
 
-def _ema(config: Mapping[str, Any]) -> float:
+def _ema(config: Config) -> float:
     return 1.0 if config["use_ema"] else -1.0
 
 
-def _small(config: Mapping[str, Any]) -> float:
+def _small(config: Config) -> float:
     """What the other settings add in every sweep."""
     return -0.25 * _rank(config) + (0.15 if config["optimizer"] == "adafactor" else 0.0)
 
 
-_few = partial(Shape, noise=TWO_DEVIATIONS, of_these_runs=True, runs=FEWER)
+def _weak_at_one(config: Config) -> float:
+    return (-1.3 if config["batch_size"] > 4 else -0.4) * _rate(config) + _small(config)
 
 
-def _noise(title: str, **how: Any) -> Shape:
-    return Shape(title, (), lambda _: 0.0, noise=1.0, **how)
+def _grid_middle(config: Config) -> float:
+    return 1.5 * (_rate(config) - 0.3) ** 2 - 0.3 * _rank(config)
 
+
+def _review(config: Config) -> float:
+    return (math.log10(config["learning_rate"]) + 2.32 + 0.28 * math.log2(config["lora_rank"])) ** 2
+
+
+_RATE: Final = ("learning_rate",)
 
 SHAPES: Final = (
+    Shape("one setting on a log axis", _RATE, lambda of: -_rate(of) + _small(of)),
+    Shape("an optimum in the middle", _RATE, lambda of: 2.2 * _rate(of) ** 2 + _small(of)),
     Shape(
-        "one setting on a log axis",
-        ("learning_rate",),
-        lambda config: -_rate(config) + _small(config),
-        noise=0.25,
+        "a high learning rate diverges", _RATE, lambda of: -0.9 * _rate(of) + _small(of), diverges_above=5e-3
     ),
     Shape(
-        "an optimum in the middle",
-        ("learning_rate",),
-        lambda config: 2.2 * _rate(config) ** 2 + _small(config),
-        noise=0.25,
+        "a category of three", ("optimizer",), lambda of: 1.1 * _lion(of) - 0.25 * _rank(of) + 0.2 * _rate(of)
     ),
-    Shape(
-        "a high learning rate diverges",
-        ("learning_rate",),
-        lambda config: -0.9 * _rate(config) + _small(config),
-        noise=0.25,
-        diverges_above=5e-3,
-    ),
-    Shape(
-        "a category of three",
-        ("optimizer",),
-        lambda config: 1.1 * _lion(config) - 0.25 * _rank(config) + 0.2 * _rate(config),
-        noise=0.25,
-    ),
-    Shape("a switch", ("use_ema",), lambda config: 0.9 * _ema(config) + _small(config), noise=0.25),
-    Shape(
-        "an effect that is weak at one value of another setting",
-        ("learning_rate",),
-        lambda config: (-1.3 if config["batch_size"] > 4 else -0.4) * _rate(config) + _small(config),
-        noise=0.2,
-    ),
+    Shape("a switch", ("use_ema",), lambda of: 0.9 * _ema(of) + _small(of)),
+    Shape("an effect that is weak at one value of another setting", _RATE, _weak_at_one, noise=0.2),
     Shape(
         "two settings that matter equally",
         ("learning_rate", "lora_rank"),
-        lambda config: -_rate(config) - 0.95 * _rank(config),
-        noise=0.25,
+        lambda of: -_rate(of) - 0.95 * _rank(of),
     ),
     Shape(
-        "a grid, one setting on a log axis",
-        ("learning_rate",),
-        lambda config: -_rate(config) - 0.3 * _rank(config),
-        noise=0.25,
-        space=full_grid,
+        "a grid, one setting on a log axis", _RATE, lambda of: -_rate(of) - 0.3 * _rank(of), space=full_grid
     ),
-    Shape(
-        "a grid, an optimum in the middle",
-        ("learning_rate",),
-        lambda config: 1.5 * (_rate(config) - 0.3) ** 2 - 0.3 * _rank(config),
-        noise=0.25,
-        space=full_grid,
-    ),
+    Shape("a grid, an optimum in the middle", _RATE, _grid_middle, space=full_grid),
 )
 
 HARD: Final = (
     Shape(
-        "one setting on a log axis, half of it noise",
-        ("learning_rate",),
-        lambda config: -_rate(config) + _small(config),
-        noise=0.5,
+        "one setting on a log axis, half of it noise", _RATE, lambda of: -_rate(of) + _small(of), noise=0.5
     ),
     Shape(
         "two settings that matter only together",
         ("learning_rate", "use_ema"),
-        lambda config: 1.5 * _rate(config) * _ema(config),
+        lambda of: 1.5 * _rate(of) * _ema(of),
         noise=0.2,
     ),
 )
@@ -244,93 +200,62 @@ _OPTIMA: Final = {"adamw": 0.6, "adafactor": 0.0, "lion": -0.6}
 _LOSSES: Final = {"l2": 0.0, "huber": -0.8, "smooth_l1": 0.3, "l1": 1.2}
 
 
-def _dim(config: Mapping[str, Any]) -> float:
+def _dim(config: Config) -> float:
     return math.log2(config["network.dim"] / 24) / 1.3
 
 
-def _gamma(config: Mapping[str, Any]) -> float:
+def _gamma(config: Config) -> float:
     return (math.log(config["min_snr_gamma"]) - 1.6) / 0.6
 
 
+_few = partial(Shape, noise=TWO_DEVIATIONS, of_these_runs=True, runs=FEWER)
+_images = partial(_few, space=image_search)
+
 HELD_OUT: Final = (
-    _few(
-        "a saturating effect",
-        ("network.dim",),
-        lambda config: math.exp(-1.5 * _dim(config)),
-        space=image_search,
-    ),
-    _few(
-        "a parabola over four values",
-        ("noise_offset",),
-        lambda config: abs(config["noise_offset"] - 0.05) ** 2,
-        space=image_search,
-    ),
-    _few(
-        "a category of four, unequal numbers",
-        ("loss_type",),
-        lambda config: _LOSSES[config["loss_type"]],
-        space=image_search,
-    ),
-    _few(
+    _images("a saturating effect", ("network.dim",), lambda of: math.exp(-1.5 * _dim(of))),
+    _images("a parabola over four values", ("noise_offset",), lambda of: abs(of["noise_offset"] - 0.05) ** 2),
+    _images("a category of four, unequal numbers", ("loss_type",), lambda of: _LOSSES[of["loss_type"]]),
+    _images(
         "a low threshold of a skewed setting",
         ("caption_dropout",),
-        lambda config: float(config["caption_dropout"] > 0.08),
-        space=image_search,
+        lambda of: float(of["caption_dropout"] > 0.08),
     ),
-    _few(
+    _images(
         "the best value of one rises with another",
         ("min_snr_gamma", "network.dim"),
-        lambda config: (_gamma(config) - _dim(config)) ** 2,
-        space=image_search,
+        lambda of: (_gamma(of) - _dim(of)) ** 2,
     ),
     _few(
         "the best learning rate depends on the optimizer",
         ("learning_rate", "optimizer"),
-        lambda config: (_rate(config) - _OPTIMA[config["optimizer"]]) ** 2,
+        lambda of: (_rate(of) - _OPTIMA[of["optimizer"]]) ** 2,
     ),
-    _few(
+    _images(
         "a threshold, and a fifth of all settings is not recorded",
         ("resolution",),
-        lambda config: float(config["resolution"] > 600),
-        space=image_search,
+        lambda of: float(of["resolution"] > 600),
         missing=0.2,
     ),
 )
 
 HARDER: Final = (
-    Shape(
-        "a parabola, twelve runs",
-        ("learning_rate",),
-        lambda config: (_rate(config) + 0.3) ** 2,
-        noise=TWO_DEVIATIONS,
-        of_these_runs=True,
-        runs=12,
-    ),
-    Shape("a switch, twelve runs", ("use_ema",), _ema, noise=TWO_DEVIATIONS, of_these_runs=True, runs=12),
-    Shape(
-        "one setting, half of it noise, 24 runs",
-        ("learning_rate",),
-        lambda config: -_rate(config),
-        noise=0.5,
-        runs=FEWER,
-    ),
-    _few(
-        "one setting, half of the runs only noise",
-        ("learning_rate",),
-        lambda config: -_rate(config),
-        useless=0.5,
-    ),
+    _few("a parabola, twelve runs", _RATE, lambda of: (_rate(of) + 0.3) ** 2, runs=12),
+    _few("a switch, twelve runs", ("use_ema",), _ema, runs=12),
+    Shape("one setting, half of it noise, 24 runs", _RATE, lambda of: -_rate(of), noise=0.5, runs=FEWER),
+    _few("one setting, half of the runs only noise", _RATE, lambda of: -_rate(of), useless=0.5),
 )
 
+# The noise is a deviation of 0.0018 around a loss of 0.1.
 REVIEW: Final = Shape(
     "the sweep of the review, 27 runs",
     ("learning_rate", "lora_rank"),
-    # The noise is a deviation of 0.0018 around a loss of 0.1.
-    lambda config: (math.log10(config["learning_rate"]) + 2.32 + 0.28 * math.log2(config["lora_rank"])) ** 2,
+    _review,
     noise=0.005,
     runs=27,
     space=review_search,
 )
+
+_noise = partial(Shape, truth=(), signal=lambda _: 0.0, noise=1.0)
 
 NOISE: Final = (
     _noise("noise, random search"),
@@ -375,6 +300,11 @@ def _losses(shape: Shape, configs: Sequence[Config], rng: np.random.Generator) -
     return losses
 
 
+def _plain(config: Config) -> Config:
+    """Return numbers and texts of Python in place of numpy's."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in config.items()}
+
+
 @cache
 def _signal_spread(shape: Shape) -> float:
     configs = shape.configs(np.random.default_rng(0), 1000)
@@ -389,37 +319,20 @@ def first_named(found: SweepAnswer) -> str | None:
     return found.factors[0].keys[0] if found.verdict == "decided" else None
 
 
-@dataclass(slots=True, kw_only=True)
-class Score:
-    """In how many sweeps the answer was right."""
-
-    sweeps: int
-    right: int = 0
-    undecided: int = 0
-    covered: int = 0
-    """The interval of the true setting held the share that 3,000 runs show."""
-
-
-def score(shape: Shape, sweeps: int) -> Score:
-    """Judge the answers to as many sweeps of one shape."""
-    found = Score(sweeps=sweeps)
-    true = _true_share(shape) if shape.truth else 0.0
-    for number in range(sweeps):
-        said = answer(made_sweep(shape, number), metric="val_loss")
-        first = first_named(said)
-        found.undecided += first is None
-        found.right += first in shape.truth
-        for factor in said.factors:
-            if shape.truth and factor.keys[0] == shape.truth[0]:
-                found.covered += factor.low <= true <= factor.high
-    return found
-
-
-def _score_at(place: int, quick: bool) -> Score:
-    """Judge one of all shapes, in a process of its own."""
+def _score_at(place: int, quick: bool) -> dict[str, float]:
+    """Judge the answers to sweeps of one of all shapes, in a process of its own; return shares of the sweeps."""
     shape = EVERY[place]
     say(shape.title)
-    return score(shape, 20 if quick else SWEEPS if shape.truth else NOISE_SWEEPS)
+    sweeps = 20 if quick else SWEEPS if shape.truth else NOISE_SWEEPS
+    true = _true_share(shape) if shape.truth else 0.0
+    said = [answer(made_sweep(shape, number), metric="val_loss") for number in range(sweeps)]
+    first = [first_named(one) for one in said]
+    right, undecided = sum(one in shape.truth for one in first), first.count(None)
+    factors = [factor for one in said for factor in one.factors if factor.keys[0] in shape.truth[:1]]
+    # The interval of the true setting held the share that 3,000 runs show.
+    covered = sum(factor.low <= true <= factor.high for factor in factors)
+    counts = {"right": right, "wrong": sweeps - right - undecided, "undecided": undecided, "covered": covered}
+    return {name: count / sweeps for name, count in counts.items()} | {"sweeps": float(sweeps)}
 
 
 def _true_share(shape: Shape) -> float:
@@ -444,27 +357,19 @@ def run(options: Options) -> str:
     }
     rows = [_row(name, [scores[EVERY.index(shape)] for shape in shapes]) for name, shapes in groups.items()]
     false = [scores[EVERY.index(shape)] for shape in NOISE]
-    named = sum(one.sweeps - one.undecided for one in false)
+    named = round(sum((1 - one["undecided"]) * one["sweeps"] for one in false))
     about = (
         f"Made sweeps of 12 to 30 runs over 6 to 10 settings: {SWEEPS} of each kind with an effect, {NOISE_SWEEPS} of "
         "each without. Mean of the kinds, the worst in brackets; the interval is meant to hold the true share in 0.90."
     )
     header = ["what matters", "kinds", "right first", "wrong first", "undecided", "interval holds"]
-    noise = f"In nothing but noise a setting is named in {share(named, sum(one.sweeps for one in false))}."
+    noise = f"In nothing but noise a setting is named in {share(named, round(sum(one['sweeps'] for one in false)))}."
     return "\n\n".join([about, table(header, rows), noise])
 
 
-def _row(name: str, scores: Sequence[Score]) -> list[str]:
-    has_truth = any(one.right or one.covered for one in scores)
-    wrong = [(one.sweeps - one.right - one.undecided) / one.sweeps for one in scores]
-    cells = [
-        _mean([one.right / one.sweeps for one in scores], worst=min) if has_truth else "-",
-        _mean(wrong, worst=max),
-        f"{sum(one.undecided for one in scores) / sum(one.sweeps for one in scores):.2f}",
-        _mean([one.covered / one.sweeps for one in scores], worst=min) if has_truth else "-",
-    ]
-    return [name, str(len(scores)), *cells]
-
-
-def _mean(shares: Sequence[float], *, worst: Callable[[Sequence[float]], float]) -> str:
-    return f"{sum(shares) / len(shares):.2f} ({worst(shares):.2f})"
+def _row(name: str, scores: Sequence[Mapping[str, float]]) -> list[str]:
+    shares = {what: [one[what] for one in scores] for what in ("right", "wrong", "undecided", "covered")}
+    cells = {what: f"{fmean(of):.2f} ({min(of):.2f})" if any(of) else "-" for what, of in shares.items()}
+    cells["wrong"] = f"{fmean(shares['wrong']):.2f} ({max(shares['wrong']):.2f})"
+    cells["undecided"] = f"{fmean(shares['undecided']):.2f}"
+    return [name, str(len(scores)), *cells.values()]

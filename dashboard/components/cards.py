@@ -99,8 +99,7 @@ def ledger_bar(spent: TimeSpent, *, key: str) -> None:
     _draw(bar + legend_html(ledger.lines), key=f"_ledger {key}")
     advice = advice_on(ledger)
     if advice is not None:
-        icon = ":orange[:material/warning:]" if advice.much else ":material/lightbulb:"
-        st.caption(f"{icon} {advice.text}")
+        st.caption(f":orange[▲] {advice.text}" if advice.much else advice.text)
     with st.expander("Time breakdown"):
         _draw(table_html(ledger), key=f"_ledger table {key}")
         for note in _notes(ledger):

@@ -399,7 +399,7 @@ def _problems(card: RunCard, health: Health) -> None:
     if card.status.name != UNREADABLE or health.records:
         page_states.health_strip(health)
     if card.problem and card.status.name != UNREADABLE:
-        st.warning(md(card.problem), icon=":material/warning:")
+        st.warning(md(card.problem))
 
 
 def _about(card: RunCard) -> str:
@@ -454,16 +454,14 @@ def _worst(page: RunPage, alerts: Sequence[Finding]) -> None:
     counts = Counter(alert.severity for alert in alerts)
     badges = []
     if counts["critical"]:
-        badges.append(f":red-badge[:material/error: {counts['critical']} critical]")
+        badges.append(f":red-badge[✕ {counts['critical']} critical]")
     if counts["warning"]:
         plural = "s" if counts["warning"] > 1 else ""
-        badges.append(f":orange-badge[:material/warning: {counts['warning']} warning{plural}]")
+        badges.append(f":orange-badge[▲ {counts['warning']} warning{plural}]")
     if badges:
         st.page_link(
             page_links.page("alerts"),
-            label=f"{' '.join(badges)} **{md(title_of(alerts[0]), 60)}** {md(alerts[0].message, 200)}",
-            icon=":material/arrow_forward:",
-            icon_position="right",
+            label=f"{' '.join(badges)} **{md(title_of(alerts[0]), 60)}** {md(alerts[0].message, 200)} →",
             query_params={"run": page.key},
             help="What to try",
         )
@@ -478,7 +476,6 @@ def _announce_once(page: RunPage, alerts: Sequence[Finding]) -> None:
         worst = critical[new[0]]
         st.toast(
             f"**{md(title_of(worst), 60)}**{more} {md(worst.message, 200)}",
-            icon=":material/error:",
             duration="long",
         )
 

@@ -27,7 +27,7 @@ function fillCell(cell, column, value) {
     if (value.length > 1) cell.appendChild(sparkOf(value));
   } else if (column.kind === "badge") {
     const [text, tone] = value;
-    cell.appendChild(make("span", `trt-state trt-${tone}`, text));
+    cell.appendChild(make("span", `telemetry-badge telemetry-badge-${tone}`, text));
     cell.title = text;
   } else if (column.kind === "tags") {
     for (const tag of value) cell.appendChild(make("span", "trt-tag", tag));

@@ -86,13 +86,12 @@ def _printed(page: RunPage, folder: Path, rank: int, time: float | None) -> None
     with OutputLog(folder, rank) as log:
         if not log.exists:
             return
-        here = log.at_time(time)
+        here = log.around(time)
         lines = log.lines(max(0, here - _LINES_BEFORE), min(log.count, here + _LINES_AFTER))
     if lines:
         st.code(clean("\n".join(line.text[:300] for line in lines)), language=None)
     st.page_link(
         page_links.page("config_notes"),
         label="Output at that time",
-        icon=":material/terminal:",
         query_params={"run": page.key, "tab": "Output", "at": f"{time:.3f}"},
     )

@@ -59,7 +59,6 @@ def main() -> None:
             key="filter",
             bind="query-params",
             placeholder="filter: loss|val_loss",
-            icon=":material/search:",
             label_visibility="collapsed",
             width=170,
         )
@@ -74,7 +73,7 @@ def main() -> None:
         chart_switches(page)
     chosen, problem = _matching(pattern)
     if problem:
-        st.warning(md(problem), icon=":material/warning:")
+        st.warning(md(problem))
     how = _ChartOptions(around=Around(marks=marks_of(page)), columns=columns, pins=pins)
     page_states.guarded("Your charts", lambda: draw_own(columns))
     # Outside of what refreshes: the browser asks for new values by itself.
@@ -175,7 +174,6 @@ def _group_head(group: str, size: int, opened: set[str]) -> None:
         st.button(
             "Hide" if is_open else "Show",
             key=f"_group {group}",
-            icon=":material/expand_less:" if is_open else ":material/expand_more:",
             type="tertiary",
             on_click=opened.discard if is_open else opened.add,
             args=(group,),
@@ -190,7 +188,7 @@ def _charts(page: RunPage, how: _ChartOptions, pattern: str, *, is_one: bool) ->
     everything = page.store.metrics(page.key)
     groups = _shown(page, pattern, how.pins)
     if everything and not groups:
-        st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
+        st.info(f"None of {count(len(everything))} metrics matches the filter.")
     if is_one and groups:
         _one_chart(page, how, pattern, [info.name for infos in groups.values() for info in infos])
         return

@@ -81,6 +81,8 @@ def test_the_first_curve_needs_few_bytes(shown, contexts):
     # Measured: 74 requests.
     assert len([url for url in asked if not url.startswith(("blob:", "data:"))]) <= 80, asked
     assert sum(received) <= 2_300_000
+    settle(page)
+    assert not [url for url in asked if "MaterialSymbols" in url], "a font of 375 kB for icons"
     page.close()
 
 

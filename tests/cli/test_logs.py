@@ -54,6 +54,18 @@ def test_lines_are_chosen(run, capsys, arguments, steps):
     assert found[0].keys() == {"number", "time", "stream", "session", "text"}
 
 
+def test_the_lines_around_a_step_are_shown_although_all_of_a_second_have_one_time(tmp_path, capsys):
+    folder = write_run(tmp_path, curves={"train_loss": lambda step: 1.0})
+    # A hundred lines a second, which get their time when they are taken up at its end.
+    lines = [Line(BEGAN + number // 100 + 1, 0, f"line {number}") for number in range(1_000)]
+    LogFile(folder / "output.log", mode=0o600, session=1).append(lines)
+
+    _, shown, _ = answers(capsys, folder, "--around", 5, "-n", 10)
+
+    numbers = [int(line.split()[-1]) for line in shown]
+    assert 100 * 5 * SECONDS_A_STEP in range(numbers[0], numbers[-1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

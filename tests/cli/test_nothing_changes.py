@@ -14,14 +14,13 @@ COMMANDS = {
     "doctor": [["{run}"], ["{run}", "--json"]],
     "export": [
         ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
-        ["{run}", "--to", "trackio", "--out", "{out}-trackio"],
-        ["{run}", "--to", "mlflow", "--out", "{out}-mlflow"],
+        ["{run}", "--to", "tensorboard", "--out", "{out}-tensorboard"],
         ["{run}", "--to", "run-folder", "--out", "{out}-logs"],
         ["{run}", "--to", "trace", "--out", "{out}.trace.json"],
         ["{run}", "--to", "zip", "--out", "{out}.zip"],
     ],
     "forecast": [["{run}"], ["{run}", "--json"], ["{run}", "--stopping"], ["{run}", "--stopping", "--json"]],
-    "gc": [["{run}", "--yes", "--empty-runs", "--keep-best", "1", "--keep-cache"]],
+    "gc": [["{run}", "--yes", "--empty-runs", "--keep-cache"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "logs": [["{run}"], ["{run}", "--grep", "x"]],
@@ -47,7 +46,7 @@ OTHERS = {
     "top": "draws until it is stopped",
     "train": "reads a YAML",
 }
-FEW = ("ai_toolkit/killed_wal", "swanlab/local_current", "wandb/offline_0_31")
+FEW = ("ai_toolkit/killed_wal", "wandb/offline_0_31")
 
 
 def run_every_command(folder, out):

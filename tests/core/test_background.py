@@ -1,5 +1,6 @@
 """Jobs of all kinds share a few threads; each takes its turns one after the other, and none is missed."""
 
+import itertools
 import math
 import threading
 import time
@@ -107,3 +108,14 @@ def test_a_job_never_takes_two_turns_at_once():
     let_end(*others)
 
     assert set(most) == {1}
+
+
+def test_a_pause_is_kept_however_short_it_is():
+    began = []
+
+    def turn():
+        began.append(time.monotonic())
+        return None if len(began) == 20 else 0.01
+
+    assert started(turn).join(PATIENCE_S)
+    assert min(after - before for before, after in itertools.pairwise(began)) > 0.004

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,15 +39,20 @@ class Between(NamedTuple):
     __hash__ = None
 
 
-class Saying(NamedTuple):
-    """Equal to every sentence in which it is."""
+class Saying:
+    """Equal to every text, or list of texts, in which all these words are and none of those `without`."""
 
-    words: str
+    def __init__(self, *words: str, without: Sequence[str] = ()) -> None:
+        self.words, self.without = words, without
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and self.words in other
+        text = other if isinstance(other, str) else "\n".join(map(str, other))  # type: ignore[call-overload]
+        return all(word in text for word in self.words) and not any(word in text for word in self.without)
 
-    __hash__ = None
+    def __repr__(self) -> str:
+        return f"Saying{self.words}" + (f", without {self.without}" if self.without else "")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def facts_of(finding: Finding, names: Iterable[str]) -> dict[str, Any]:
@@ -53,19 +61,55 @@ def facts_of(finding: Finding, names: Iterable[str]) -> dict[str, Any]:
     return {name: known[name] if name in known else getattr(finding, name) for name in names}
 
 
+Facts = Mapping[str, Any]
+_FAMILIES: dict[tuple[Any, str], Run | Seeds] = {}
+_FAULTS: dict[str, tuple[Run | Seeds, Facts]] = {}
+
+
+def import_tables() -> list[str]:
+    """Import every table of runs; return the kinds of finding that they have."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        if "contract_of(" in path.read_text(encoding="utf-8"):
+            importlib.import_module(f"tests.diagnostics.{path.stem}")
+    return list(_FAULTS)
+
+
+def fault_of(kind: str) -> tuple[Sequence[Record], int]:
+    """Return the records of the first run of a table with a finding of this kind, and the step at which it begins."""
+    run, facts = _FAULTS[kind]
+    begins = facts.get("start_step", 1)
+    return _made(run), int(begins.low if isinstance(begins, Between) else begins)
+
+
+def runs_with_findings(most: int = 1000) -> Iterator[Sequence[Record]]:
+    """Make a run of each family in the tables, of those that have few records."""
+    import_tables()
+    for run in _FAMILIES.values():
+        records = _made(run)
+        if len(records) <= most:
+            yield records
+
+
 def contract_of(
     kinds: str | Sequence[str],
-    said: Mapping[str, tuple[Run | Seeds, Mapping[str, Any]]],
+    said: Mapping[str, tuple[Run | Seeds, Facts | Sequence[Facts]]],
     silent: Mapping[str, Run | Seeds],
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return two tests: each run of `said` has one finding with these facts, and no run of `silent` has any."""
+    """Return two tests: runs of `said` have one finding with these facts, or several, and those of `silent` none."""
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for name, (run, facts) in said.items():
+        # Those that differ in numbers alone are one family.
+        _FAMILIES.setdefault((kinds, re.sub(r"[\d.]+", "", name)), run)
+        if isinstance(facts, Mapping) and (len(kinds) == 1 or "kind" in facts):
+            _FAULTS.setdefault(facts.get("kind", kinds[0]), (run, facts))
 
     @pytest.mark.parametrize(("run", "facts"), [param for row in said.items() for param in _params(*row)])
     def test_one_finding_has_these_facts(run, facts):
-        (finding,) = detect(_made(run), *kinds)
+        expected = [dict(facts)] if isinstance(facts, Mapping) else [*map(dict, facts)]
+        found = detect(_made(run), *kinds)
 
-        assert facts_of(finding, facts) == dict(facts)
+        assert len(found) == len(expected), found
+        assert [facts_of(*each) for each in zip(found, expected, strict=True)] == expected
 
     @pytest.mark.parametrize("run", [param for row in silent.items() for param in _params(row[0], (row[1],))])
     def test_nothing_is_found(run):
@@ -95,5 +139,7 @@ def _params(name: str, row: Sequence[Any]) -> Iterable[Any]:
         yield pytest.param(functools.partial(run.make, seed), *facts, id=f"{name}, seed {seed}")
 
 
-def _made(run: Run) -> Sequence[Record]:
+def _made(run: Run | Seeds) -> Sequence[Record]:
+    if isinstance(run, Seeds):
+        return run.make(1)
     return run() if callable(run) else run

@@ -6,8 +6,6 @@ import csv
 import json
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -143,30 +141,16 @@ def test_tensorboard_reads_every_point(run, tmp_path, capsys):
     assert b"a" * 34 not in b"".join(files_in(tmp_path / "tb").values())
 
 
-def test_mlflow_and_trackio_stores_have_every_point(run, tmp_path, capsys):
-    done = export(capsys, run, "mlflow", tmp_path / "mlruns")
-    found, times = read_back(tmp_path / "mlruns")
-    assert found == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
-    assert min(times) == 1_700_000_001.125
-    assert any("milliseconds" in note for note in done["notes"])
-    export(capsys, run, "trackio", tmp_path / "trackio")
-    found, times = read_back(tmp_path / "trackio")
-    assert found == points("eval/")
-    assert min(times) == 1_700_000_001.125
-    for place in ("mlruns", "trackio"):
-        assert b"a" * 34 not in b"".join(files_in(tmp_path / place).values())
-
-
 def test_an_export_replaces_only_what_an_export_wrote(run, tmp_path, capsys):
     (tmp_path / "notes.csv").write_text("mine\n")
     (tmp_path / "mine").mkdir()
-    for to, name in (("csv", "notes.csv"), ("trackio", "mine")):
+    for to, name in (("csv", "notes.csv"), ("run-folder", "mine")):
         for options in ((), ("--force",)):
             assert main(["export", str(run), "--to", to, "--out", str(tmp_path / name), *options]) == 2
     assert (tmp_path / "notes.csv").read_text() == "mine\n"
-    export(capsys, run, "trackio", tmp_path / "trackio")
-    export(capsys, run, "trackio", tmp_path / "trackio", "--force")
-    assert sorted(os.listdir(tmp_path)) == ["logs", "mine", "notes.csv", "trackio"]
+    export(capsys, run, "csv", tmp_path / "run.csv")
+    export(capsys, run, "csv", tmp_path / "run.csv", "--force")
+    assert sorted(os.listdir(tmp_path)) == ["logs", "mine", "notes.csv", "run.csv"]
     assert main(["export", str(tmp_path / "mine"), "--to", "csv"]) == 2
 
 
@@ -191,50 +175,3 @@ def test_wandb_reads_every_point(run, tmp_path, capsys):
         for name in [name for name in row if not name.startswith("_")]:
             by_wandb.setdefault(name, []).append((step, str(float(row[name]))))
     assert by_wandb == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
-
-
-_MLFLOW = """
-import json, sys
-from mlflow.tracking import MlflowClient
-client = MlflowClient("file://" + sys.argv[1])
-found = {}
-for experiment in client.search_experiments():
-    for run in client.search_runs([experiment.experiment_id]):
-        for name in run.data.metrics:
-            history = client.get_metric_history(run.info.run_id, name)
-            found[name] = [(point.step, str(point.value)) for point in history]
-print(json.dumps(found))
-"""
-
-
-@in_make_faults
-def test_mlflow_itself_reads_every_point(run, tmp_path, capsys):
-    pytest.importorskip("mlflow")
-    export(capsys, run, "mlflow", tmp_path / "mlruns")
-    command = [sys.executable, "-c", _MLFLOW, str(tmp_path / "mlruns")]
-    environment = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"}
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    found = {name: [tuple(point) for point in series] for name, series in json.loads(printed).items()}
-    assert found == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
-
-
-@in_make_faults
-def test_trackio_itself_reads_every_point(run, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("trackio")
-    export(capsys, run, "trackio", tmp_path / "trackio")
-    program = (
-        "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
-        "print(json.dumps(S.get_logs('ai-toolkit', 'lora')))"
-    )
-    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio")}
-    printed = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
-    ).stdout
-    found = {}
-    for row in json.loads(printed):
-        for name, value in row.items():
-            if name not in ("step", "timestamp"):
-                found.setdefault(name, []).append((row["step"], str(value)))
-    wanted = points("eval/")
-    del wanted["system/cpu_percent"]
-    assert found == wanted

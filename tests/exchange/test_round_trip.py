@@ -18,9 +18,8 @@ from tests.lengths import in_make_faults, longer
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runfolder.layout import safe_run_name
 
-_RENAMED = re.compile(r"the metric (.*) is (?:called )?(.*?)(?: in MLflow)?$")
+_RENAMED = re.compile(r"the metric (.*) is (?:called )?(.*?)$")
 TABLES = ("csv", "jsonl", "parquet")
-TOOLS = ("tensorboard", "mlflow", "trackio")
 
 
 def shown(capsys, path, *options):
@@ -92,31 +91,23 @@ def plain(row):
     return [row.get(key) for key in ("run", "session", "event", "step", "time", "metric")], word or value
 
 
-def check_tools(capsys, path, options, tmp_path):
+def check_tensorboard(capsys, path, options, tmp_path):
     before = shown(capsys, path, *options)
-    for to in TOOLS if before else ():
-        out = tmp_path / to
-        done = telemetry(
-            capsys, "export", path, *options, "--to", to, "--out", out, "--force", "--all-sessions"
-        )
-        notes = " ".join(done["notes"])
-        renamed = [
-            [*map(ast.literal_eval, match.groups())]
-            for note in done["notes"]
-            if (match := _RENAMED.match(note))
-        ]
-        lost = len(before) - len(with_points(before))
-        assert notes.count("has no numbers") == lost, (to, notes)
-        if not with_points(before):
-            continue
-        after = with_points(shown(capsys, out))
+    if not before:
+        return
+    out = tmp_path / "tensorboard"
+    done = telemetry(
+        capsys, "export", path, *options, "--to", "tensorboard", "--out", out, "--force", "--all-sessions"
+    )
+    notes = " ".join(done["notes"])
+    renamed = [
+        [*map(ast.literal_eval, match.groups())] for note in done["notes"] if (match := _RENAMED.match(note))
+    ]
+    assert notes.count("has no numbers") == len(before) - len(with_points(before)), notes
+    if with_points(before):
         expected = sorted(repr(sorted(loosely(run, renamed).items())) for run in with_points(before))
-        assert sorted(repr(sorted(loosely(run).items())) for run in after) == expected, (path, to, notes)
-        if to == "mlflow":
-            states = [run["status"]["state"] for run in with_points(before)]
-            # A run without an end: the note says so.
-            expected = [state if state in ("finished", "failed") else "running" for state in states]
-            assert sorted(run["status"]["state"] for run in after) == sorted(expected)
+        after = with_points(shown(capsys, out))
+        assert sorted(repr(sorted(loosely(run).items())) for run in after) == expected, (path, notes)
 
 
 @pytest.mark.parametrize("name", samples.names(samples.ours()))
@@ -127,10 +118,10 @@ def test_a_sample_comes_back_from_tables(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", samples.names(samples.ours())[:: longer(3, 1)])
-def test_a_sample_comes_back_from_other_tools(name, tmp_path, capsys):
+def test_a_sample_comes_back_from_tensorboard(name, tmp_path, capsys):
     pytest.importorskip("tensorboard")
     for path, options in places(samples.ours(), name):
-        check_tools(capsys, path, options, tmp_path)
+        check_tensorboard(capsys, path, options, tmp_path)
 
 
 @in_make_faults
@@ -145,7 +136,7 @@ def test_logs_from_public_repositories_come_back(name, tmp_path, capsys):
         pytest.importorskip("aim")
     for path, options in places(samples.OTHERS, name):
         check_tables(capsys, path, options, tmp_path)
-        check_tools(capsys, path, options, tmp_path)
+        check_tensorboard(capsys, path, options, tmp_path)
 
 
 def test_runs_of_one_name_stay_apart(tmp_path, capsys):
@@ -159,12 +150,11 @@ def test_runs_of_one_name_stay_apart(tmp_path, capsys):
     names = {run["label"] for run in json.loads(capsys.readouterr().out)["runs"]}
     assert len(names) == 4
 
-    for to in ("csv", "tensorboard", "trackio"):
+    for to in ("csv", "tensorboard"):
         telemetry(capsys, "export", tmp_path / "logs", "--to", to, "--out", tmp_path / f"out.{to}")
     rows = [*csv.DictReader((tmp_path / "out.csv").open(newline=""))]
     assert {row["run"] for row in rows} == names
     assert [row["value"] for row in rows if row["metric"] == "epoch"] == ["5.0"] * 3, "no epoch vanishes"
-    assert {run["name"] for run in shown(capsys, tmp_path / "out.trackio")} == names
     folders = {run["name"] for run in shown(capsys, tmp_path / "out.tensorboard")}
     assert folders == {*map(safe_run_name, names)}
 
@@ -195,6 +185,3 @@ def test_what_an_export_leaves_out_is_said(tmp_path, capsys):
     (tmp_path / "out").unlink()
     assert "one has no times" in notes("one.log", "tensorboard")
     assert shown(capsys, tmp_path / "out")[0]["metrics"]["val"]["last"]["value"] == 1.5
-    (tmp_path / "out").rename(tmp_path / "events")
-    assert "a run without an end is RUNNING" in notes("one.log", "mlflow")
-    assert shown(capsys, tmp_path / "out")[0]["status"]["state"] == "running"

@@ -88,6 +88,20 @@ def test_each_end_is_recorded_and_the_exit_code_stays(tmp_path, start, source, c
     assert worked_out.sure
 
 
+def test_the_exit_code_of_a_ctrl_c_stays_where_the_end_imports_something(tmp_path):
+    source = (
+        PREAMBLE + LOGS_500_STEPS.replace("sys.argv[1]", repr(str(tmp_path))) + "\nraise KeyboardInterrupt\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=100,
+    )
+
+    assert ended.returncode == -signal.SIGINT
+
+
 @pytest.mark.parametrize("console", [("-i",), ("-c", "import code; code.interact()")])
 def test_an_exception_at_a_prompt_ends_no_run(tmp_path, console):
     # A cell of a notebook is run like a line of `code.interact`.
@@ -192,7 +206,15 @@ def test_what_threads_and_exit_handlers_log_after_the_end_is_said_once_and_decla
     ended = start(
         """
         import atexit
+        from toolkit.telemetry.logger.writing import late_calls
 
+        def is_being_written(*args, asked=late_calls.is_being_written, **within):
+            answer = asked(*args, **within)
+            # As on a busy machine: the script may be over before a thread has declared what it lost.
+            time.sleep(0.2 * (threading.current_thread() is not threading.main_thread()))
+            return answer
+
+        late_calls.is_being_written = is_being_written
         atexit.register(lambda: log.log_event("too_late"))  # registered first, so called after the run has ended
         log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
         atexit.register(lambda: log.log_event("in_time"))

@@ -205,7 +205,9 @@ def test_a_copy_of_a_killed_run_is_resumed_and_the_original_keeps_its_records(tm
 
     assert log.run_folder == tmp_path / "copies" / "run"
     copied = whole_run(tmp_path / "copies" / "run")
-    assert [record["global_step"] for record in with_event(copied, "step")] == [300]
+    *before, last = [record["global_step"] for record in with_event(copied, "step")]
+    # A slow machine may have written out some of them before.
+    assert (before, last) == (list(range(len(before))), 300)
     whole_run(run, steps=range(300))
 
 

@@ -24,13 +24,16 @@ def day_of(engine, run_id):
     )[0][0]
 
 
-def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine, logs, tmp_path):
+@pytest.mark.parametrize(
+    "replaced", [lambda line: line.replace("1.0", "9.0"), lambda line: "{}\n".ljust(len(line))]
+)
+def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine, logs, tmp_path, replaced):
     folder = make_run(logs, "changed")
     run_id = id_of(folder)
     shipper = ship(engine, logs)
     line = record_bytes(folder)["metrics.jsonl"].split(b"\n")[0].decode()
     common = {"run_id": run_id, "rank": 0, "gen": 1, "at": 0, "created": day_of(engine, run_id)}
-    put(engine, "records", **common, next=len(line) + 1, event="step", line=line.replace("1.0", "9.0"))
+    put(engine, "records", **common, next=len(line) + 1, event="step", line=replaced(line))
     put(engine, "points", **common, metric="train_loss", value=9.0)
 
     refused = pull(Engine(engine.address()), run_id, tmp_path / "refused")
@@ -45,8 +48,26 @@ def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine
     assert record_bytes(pull(Engine(engine.address()), run_id, tmp_path).folder) == record_bytes(folder)
 
 
-@pytest.mark.parametrize("line", [1, 2])
-@pytest.mark.parametrize("wrong", ["other kind", "no length", "endless", "not a record"])
+def test_values_that_were_exchanged_are_found(engine, logs):
+    run_id = id_of(make_run(logs, "exchanged"))
+    shipper = ship(engine, logs)
+    ask = f"SELECT at, value FROM points FINAL WHERE run_id = {quote(run_id)} AND metric = 'train_loss' ORDER BY at"
+    before = Engine(engine.address()).rows(ask)
+    (one, first), (other, second), *_ = before
+    assert first != second
+    for at, value in ((one, second), (other, first)):
+        row = {"run_id": run_id, "rank": 0, "gen": 1, "at": at, "created": day_of(engine, run_id)}
+        put(engine, "points", **row, metric="train_loss", value=value)
+
+    (repaired,) = shipper.verify()
+    assert "it is sent again" in repaired
+    assert Engine(engine.address()).rows(ask) == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [("other kind", 1), ("no length", 1), ("endless", 2), ("not a record", 2), ("two lines", 1)],
+)
 def test_a_wrong_line_takes_no_page_of_the_run_away(engine, logs, line, wrong):
     folder = make_run(logs, f"{wrong} {line}", 0)
     for step in range(3):
@@ -62,6 +83,7 @@ def test_a_wrong_line_takes_no_page_of_the_run_away(engine, logs, line, wrong):
         "no length": {"next": at, "event": "step"},
         "endless": {"next": 2**64 - 1, "event": "step"},
         "not a record": {"next": after, "event": ""},
+        "two lines": {"next": after, "event": "step", "line": "{}\n".ljust(after - at - 1)},
     }[wrong]
     put(engine, "records", **row)
     store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S)

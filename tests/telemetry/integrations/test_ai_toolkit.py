@@ -575,9 +575,17 @@ def test_weights_are_known_by_their_names_those_of_the_job_first(tmp_path):
         (tmp_path / name).touch()
     for name in ("a_000000500", "samples"):
         (tmp_path / name).mkdir()
+    (tmp_path / "a_latest.pt").symlink_to("nowhere")
 
-    found = [path.name for path in weights_in(tmp_path, ["a", "word"])]
-    assert found == [*weights[:2], "a_000000500", *weights[2:]]
+    found = weights_in(tmp_path, ["a", "word"])
+    assert [path.name for path in found] == [*weights[:2], "a_000000500", *weights[2:]]
+    # Saved into the same folder again.
+    os.utime(tmp_path / "a_000000500", ns=(1, 1))
+    earlier = weights_in(tmp_path, ["a"])
+    (tmp_path / "a_000000500" / "part.pt").touch()
+    os.utime(tmp_path / "a_000000500", ns=(1, 1))
+    again = weights_in(tmp_path, ["a"])
+    assert [path.name for path in again if again[path] != earlier[path]] == ["a_000000500"]
 
 
 def untouched(stand_in, config, tmp_path):

@@ -126,7 +126,7 @@ def test_secrets_are_masked_also_over_several_lines_and_in_the_line_that_is_bein
 
 def test_a_flood_is_dropped_with_a_note_and_the_last_lines_are_kept(tmp_path, streams, monkeypatch):
     streams()
-    monkeypatch.setattr(output_writer, "_EVERY_S", 3600.0)
+    monkeypatch.setattr(output_writer, "TAKEN_UP_S", 3600.0)
     log = make_logger(tmp_path, output=True, quiet=True)
     count = 3 * output_writer._MOST_WAITING
     for number in range(count):
@@ -142,7 +142,7 @@ def test_a_flood_is_dropped_with_a_note_and_the_last_lines_are_kept(tmp_path, st
 
 def test_a_line_is_whole_or_marked_as_cut_where_writes_were_lost(tmp_path, streams, monkeypatch):
     streams()
-    monkeypatch.setattr(output_writer, "_EVERY_S", 3600.0)
+    monkeypatch.setattr(output_writer, "TAKEN_UP_S", 3600.0)
     monkeypatch.setattr(output_writer, "_REST", 0)
     log = make_logger(tmp_path, output=True, quiet=True)
     output, parts, printed = log._run.output, 5, set()

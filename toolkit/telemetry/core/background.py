@@ -77,6 +77,7 @@ class Job:
         self._free = deque([None])
         """Taken out in one step by the thread that takes a turn."""
         self._flushes_asked = self._flushes_done = 0
+        self._early_s = 0.0
         self._is_flushed = False
 
     def start(self, after_s: float = 0.0) -> None:
@@ -117,7 +118,7 @@ class Job:
 
     def is_due(self, now: float) -> bool:
         """Return whether it is to take a turn now, and is not taking one."""
-        return self.began is None and (self.asked or self.is_over or self.due <= now + _EARLY_S)
+        return self.began is None and (self.asked or self.is_over or self.due <= now + self._early_s)
 
     def is_held_up(self, now: float) -> bool:
         """Return whether its turn takes long: what it waits for may not answer."""
@@ -165,6 +166,8 @@ class Job:
         finally:
             self.ended = time.monotonic()
             self.due = self.ended + (pause_s or 0.0)
+            # Else a short pause would be none.
+            self._early_s = min(_EARLY_S, (pause_s or 0.0) / 2)
             if pause_s is not None and _EARLY_S < pause_s < math.inf:
                 every_s, phase_s = min(pause_s, _TOGETHER_S), self._worker.phase_s
                 self.due = round((self.due - phase_s) / every_s) * every_s + phase_s

@@ -36,6 +36,10 @@ class MisuseError(ValueError):
     """A mistake of the caller's, such as ending what never began. With `strict: true` alone it reaches the caller."""
 
 
+class LateError(Exception):
+    """The run was closed during the call."""
+
+
 class HasGuard(Protocol):
     """An object whose calls are guarded."""
 
@@ -62,7 +66,7 @@ class Guard:
         self.counts: dict[str, int] = {}
         self.on_first = on_first
         self.on_late_call: Callable[[str], None] = lambda _: None
-        """Called with the name of a guarded method that is called while its object is not live."""
+        """Called with the name of a guarded method that is called while its object is not, or no longer, live."""
         self.strict = False
         """Whether misuse raises: for tests."""
         self.quiet = False
@@ -99,6 +103,9 @@ class Guard:
             MisuseError: it is one, and `strict` is set.
             Exception: it is the script's own.
         """
+        if isinstance(error, LateError):
+            self.on_late_call(doing)
+            return
         if isinstance(error, MisuseError):
             if self.strict:
                 raise error

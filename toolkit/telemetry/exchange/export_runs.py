@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError
-from toolkit.telemetry.exchange.targets import (
-    mlflow_store,
-    run_folder,
-    tables,
-    tensorboard,
-    trackio_db,
-    wandb,
-)
+from toolkit.telemetry.exchange.targets import run_folder, tables, tensorboard, wandb
 from toolkit.telemetry.runfolder.layout import make_folders, safe_run_name
 
 MARK: Final = ".telemetry-export"
@@ -33,8 +26,6 @@ _TABLES: Final[dict[str, Callable[..., int]]] = {
 _FOLDERS: Final = {
     "tensorboard": (tensorboard.write, tensorboard.LOSES),
     "wandb": (wandb.write, wandb.LOSES),
-    "mlflow": (mlflow_store.write, mlflow_store.LOSES),
-    "trackio": (trackio_db.write, trackio_db.LOSES),
     "run-folder": (run_folder.write, run_folder.LOSES),
 }
 FORMATS: Final = (*_FOLDERS, "parquet", "csv", "jsonl")

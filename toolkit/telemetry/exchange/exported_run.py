@@ -169,8 +169,11 @@ class ExportedRun:
         for record in self.records():
             values = dict(metrics_of(record)) if is_ours else scalars_of(self.for_tools(record))
             if values:
+                at = position_of(record)
+                step = int(at.step) if math.isfinite(at.step) else None
+                timestamp = at.time if math.isfinite(at.time) else None
                 # Sessions of other tools are counted from 0.
-                yield _row(record, values, earlier_sessions=int(not is_ours))
+                yield at.session - (not is_ours), record["event"], step, timestamp, values
 
     def series(self, source: RunSource) -> Iterator[Series]:
         """Yield the points of another tool's run in the order of each series, under the names that `show` has."""
@@ -206,12 +209,6 @@ class ExportedRun:
                     )
                 yield chosen
 
-    def scalars(self) -> Iterator[Row]:
-        """Yield the same, under the names that other tools get."""
-        for record in self.records():
-            if values := scalars_of(self.for_tools(record)):
-                yield _row(record, values)
-
     def for_tools(self, record: Record) -> Record:
         """Return `record` so that our mirrors put no prefix before names that another tool gave."""
         if self.keeps_names and record.get("event") in CARRIES_METRICS:
@@ -232,13 +229,6 @@ class ExportedRun:
             kept[NON_FINITE] = {name: word for name, word in named.items() if name in kept}
         has_metric = any(name not in NOT_METRICS and name != NON_FINITE for name in kept)
         return kept if has_metric else None
-
-
-def _row(record: Record, values: dict[str, float], *, earlier_sessions: int = 0) -> Row:
-    at = position_of(record)
-    step = int(at.step) if math.isfinite(at.step) else None
-    timestamp = at.time if math.isfinite(at.time) else None
-    return at.session - earlier_sessions, record["event"], step, timestamp, values
 
 
 def run_of_folder(folder: Path, label: str) -> ExportedRun:

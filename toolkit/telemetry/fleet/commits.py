@@ -144,30 +144,27 @@ def lines_of(engine: Asks, commit: Commit, begin: int, end: int) -> bytes:
     return _joined(
         engine.lines(
             f"SELECT at, line FROM records FINAL WHERE {commit.where} AND at >= {begin} AND at < {end} "
-            f"AND {_WHOLE} ORDER BY at"
+            f"AND {WHOLE} ORDER BY at"
         ),
         begin,
     )
 
 
 def small_files(engine: Asks, commits: Sequence[Commit]) -> list[bytes]:
-    """Return the lines of files of different runs before their commits' ends, up to the first that is missing.
-
-    Raises:
-        EngineError: the engine did not answer.
-    """
+    """Return the lines of files of different runs before their ends, as `lines_of`, and raise as it does."""
     files = " OR ".join(f"({one.where} AND at < {one.end})" for one in commits)
     ids = ", ".join(quote(one.run_id) for one in commits)
     found: list[list[tuple[int, bytes]]] = [[] for _ in commits]
     for number, line in engine.lines(
         f"SELECT (indexOf([{ids}], run_id) - 1) * {_LARGEST_FILE} + at AS place, line FROM records FINAL "
-        f"WHERE ({files}) AND {_WHOLE} ORDER BY place"
+        f"WHERE ({files}) AND {WHOLE} ORDER BY place"
     ):
         found[number // _LARGEST_FILE].append((number % _LARGEST_FILE, line))
     return [_joined(lines, 0) for lines in found]
 
 
-_WHOLE: Final = "next = at + length(line) + 1"
+WHOLE: Final = "next = at + length(line) + 1 AND NOT position(line, '\\n')"
+"""What is true of a row whose line is one line, as those of a file are."""
 _LARGEST_FILE: Final = 2**40
 
 

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, TypeVar
@@ -23,6 +24,8 @@ from toolkit.telemetry.fleet.native_form import block_of_rows
 PATIENCE_S: Final = 30.0
 """How long the engine may be silent before a request counts as failed."""
 
+_WHOLE_ANSWER: Final = 10
+"""How many times as long a whole answer may take."""
 _MAX_ANSWER: Final = 256 * 1024**2
 _GZIP_LEVEL: Final = 1
 _SMALL_BODY: Final = 1024
@@ -135,18 +138,15 @@ class Engine:
         Raises:
             EngineError: it failed.
         """
-        answer = self.query(f"{sql} FORMAT JSONCompactEachRow")
+        rows = self.query(f"{sql} FORMAT JSONCompactEachRow").splitlines()
         try:
-            return [tuple(orjson.loads(row)) for row in answer.splitlines()]
+            # Other JSON is from something else that listens there.
+            return [tuple(orjson.loads(row if row[:1] == b"[" else b"")) for row in rows]
         except ValueError as error:
             raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
 
     def lines(self, sql: str) -> list[tuple[int, bytes]]:
-        """Return the rows of a SELECT without FORMAT of a whole number and the line of a record, as it is.
-
-        Raises:
-            EngineError: it failed.
-        """
+        """Return numbers and lines, as they are, that a SELECT without FORMAT has in its rows; raises as `rows`."""
         rows = (row.partition(b"\t") for row in self.query(f"{sql} FORMAT TSVRaw").split(b"\n")[:-1])
         try:
             return [(int(number), line) for number, _, line in rows]
@@ -224,14 +224,19 @@ class Engine:
         return answer
 
     def _send(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> tuple[int, bytes]:
-        place = self.address.place
+        place, limit_s = self.address.place, _WHOLE_ANSWER * self.patience_s
+        # A socket's own timeout begins again with each byte that comes.
+        timer, ends_at = threading.Timer(limit_s, self._cut_off), time.monotonic() + limit_s
+        timer.daemon = True
         try:
             if self._connection is None:
                 self._connection = self._new_connection()
+            timer.start()
             self._connection.request("POST", path, body, headers)
             response = self._connection.getresponse()
             answer = response.read(_MAX_ANSWER + 1)
-            if response.length and len(answer) <= _MAX_ANSWER:
+            # Headers that are cut off are no error for http.client.
+            if time.monotonic() > ends_at or (response.length and len(answer) <= _MAX_ANSWER):
                 raise http.client.IncompleteRead(answer, response.length)
             if len(answer) > _MAX_ANSWER:
                 self.close()
@@ -252,12 +257,21 @@ class Engine:
         except TimeoutError as error:
             raise UnreachableError(f"{place} has not answered for {self.patience_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
+            if time.monotonic() > ends_at:
+                raise UnreachableError(f"{place} has not finished its answer after {limit_s:g} s") from error
             reason = getattr(error, "strerror", None) or type(error).__name__
             if isinstance(error, _DROPPED) and self._context is None:
                 reason += "; if it wants TLS, add ?secure=1 to the address, or --ca"
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
+        finally:
+            timer.cancel()
         self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)
         return response.status, answer
+
+    def _cut_off(self) -> None:
+        with suppress(AttributeError, OSError):
+            # Not SSLSocket's own, which takes its state away from the thread that reads.
+            socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)  # type: ignore[union-attr]
 
     def _new_connection(self) -> http.client.HTTPConnection:
         host, port = self.address.host, self.address.port

@@ -178,7 +178,8 @@ _UNKNOWN_TABLE: Final = 60
 
 def _tables(engine: Engine) -> Tables | None:
     try:
-        version = engine.rows(f"SELECT version FROM {ABOUT}")[0][0]
+        # Something else may answer with nothing.
+        version = next(iter(engine.rows(f"SELECT version FROM {ABOUT}")), (0,))[0]
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None

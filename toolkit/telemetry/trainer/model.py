@@ -17,7 +17,7 @@ from toolkit.telemetry.trainer.prompts import VOCABULARY_SIZE
 
 ARCHITECTURE = "tiny_dit"
 BASE_WEIGHTS = Path(__file__).parent / "weights" / "shapes-dit-32.safetensors"
-"""`python -m benchmarks.pretrain_base` made them."""
+"""`python -m benchmarks.pretrain_base` of commit 087609e5 made them."""
 
 _PATCH = 4
 _CHANNELS = 3

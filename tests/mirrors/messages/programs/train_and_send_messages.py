@@ -1,6 +1,6 @@
 """Trains for twenty steps from a YAML, and ends in the way that is asked for.
 
-python train_and_send_messages.py YAML close|leave|crash [wait]
+python train_and_send_messages.py YAML leave|crash [wait]
 """
 
 from __future__ import annotations
@@ -27,5 +27,3 @@ for step in range(1, 21):
     log.log_step(step, train_loss=1.0 / step, lr=1e-4)
     if step == 12 and sys.argv[2] == "crash":
         raise RuntimeError("CUDA out of memory in /home/jane/secret-project/train.py")
-if sys.argv[2] == "close":
-    log.close()

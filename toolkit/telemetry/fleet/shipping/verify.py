@@ -7,10 +7,9 @@ from array import array
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
-from operator import xor
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet.commits import Commit, FileKey, lines_of, newest_commits, newest_labels
@@ -103,12 +102,14 @@ def _is_there(engine: Engine, file: ShippedFile, commit: Commit, rows: Rows, beg
     # Of a value that is not a number only its place counts: there are several forms of NaN.
     bits = "if(isNaN(value), 0, reinterpretAsUInt64(value))"
     found = engine.rows(
-        f"SELECT (SELECT count() FROM records FINAL WHERE {between}), count(), sum(length(metric)), sum(at), "
-        f"groupBitXor({bits}) FROM points FINAL WHERE {between}"
+        f"SELECT (SELECT count() FROM records FINAL WHERE {between}), count(), sum(CRC32(metric)), sum(at), "
+        f"sum((at + CRC32(metric)) * {bits}) FROM points FINAL WHERE {between}"
     )
-    own = array("Q", array("d", (value for *_, value in rows.values if value == value)).tobytes())
-    names, places = [row[-4] for row in rows.values], [row[-3] for row in rows.values]
-    expected = (len(rows), len(places), sum(map(len, names)), sum(places) % 2**64, reduce(xor, own, 0))
+    own = array("Q", array("d", (value if value == value else 0.0 for *_, value in rows.values)).tobytes())
+    names, places = [crc32(row[-4]) for row in rows.values], [row[-3] for row in rows.values]
+    # Each value counts by its place and metric, so that exchanged ones are found.
+    values = sum((at + name) * value for at, name, value in zip(places, names, own, strict=True))
+    expected = (len(rows), len(places), sum(names), sum(places) % 2**64, values % 2**64)
     return found == [expected]
 
 

@@ -29,12 +29,18 @@ def weights_in(save_root: Path, names: Sequence[str]) -> dict[Path, int]:
 
     The optimizer's state, which ai-toolkit writes after them, is not included.
     """
+
+    def place(path: Path) -> tuple[bool, int, str]:
+        return not path.name.startswith(names[0]), len(path.stem), path.name
+
     found = {}
-    for path in sorted(_entries(save_root), key=lambda path: (len(path.stem), path.name)):
+    for path in sorted(_entries(save_root), key=place):
         is_file = path.suffix in _WEIGHTS or path.is_dir()
         if is_file and path.name not in _NOT_WEIGHTS and path.name.startswith(tuple(names)):
-            found[path] = path.stat().st_mtime_ns
-    return dict(sorted(found.items(), key=lambda one: not one[0].name.startswith(names[0])))
+            # A link may lead nowhere; what is saved into a folder again does not change the folder itself.
+            with suppress(OSError):
+                found[path] = max(one.stat().st_mtime_ns for one in (path, *path.rglob("*")))
+    return found
 
 
 def sample_names(save_root: Path) -> set[str]:

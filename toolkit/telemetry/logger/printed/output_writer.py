@@ -22,10 +22,9 @@ from toolkit.telemetry.logger.printed.log_file import Line, LogFile
 from toolkit.telemetry.logger.printed.screen import Screen
 from toolkit.telemetry.logger.printed.taps import GAP, TAPS, Write, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.runfolder.evidence.output_log import NOTE, STDERR
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, STDERR, TAKEN_UP_S
 from toolkit.telemetry.runfolder.layout import output_file
 
-_EVERY_S: Final = 1.0
 _SOON_S: Final = 0.1
 _AFTER_FAILURE_S: Final = 1.0
 _MOST_WAITING: Final = 32_768
@@ -66,7 +65,7 @@ class OutputWriter:
             with self._guard.catch("keeping the output"):
                 self._has_started = True
                 TAPS.join(self, self._accept)
-                self._job.start(_EVERY_S)
+                self._job.start(TAKEN_UP_S)
 
     def close(self, timeout_s: float, error: BaseException | None = None) -> None:
         """Write what is left, at most for `timeout_s`; the traceback of `error` too, if it then ends the script."""
@@ -108,7 +107,7 @@ class OutputWriter:
             return 0.0 if has_more else None
         rest = _REST * (time.thread_time() - begun)
         self._rest_until = time.process_time() + rest, time.monotonic() + _LONGEST_REST_S
-        return _AFTER_FAILURE_S if not is_done else _SOON_S if has_more else _EVERY_S
+        return _AFTER_FAILURE_S if not is_done else _SOON_S if has_more else TAKEN_UP_S
 
     def _write(self) -> bool:
         """Write what waits, or a part of it; return whether there is more."""

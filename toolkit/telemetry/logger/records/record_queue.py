@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from toolkit.telemetry.core.guard import LateError
 from toolkit.telemetry.logger.records.device_scalars import PendingScalar
 from toolkit.telemetry.privacy.record_masking import RecordMasker
 from toolkit.telemetry.runfolder.codec import MANY_FIELDS, count_left_out, decode, encode
@@ -23,6 +24,7 @@ from toolkit.telemetry.runfolder.records import (
     FINDING,
     LEDGER,
     LOST,
+    MESSAGE,
     SPAN,
     SPAN_EVENT,
     SPAN_START,
@@ -132,7 +134,9 @@ class RecordQueue:
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
             if self.journal.is_closed:
-                # The run has ended: a thread that close did not wait for has nothing to say any more.
+                if event not in _KEPT_LONGEST and event != MESSAGE:
+                    raise LateError
+                # Telemetry itself has nothing to say any more.
                 return
             if self.busy:
                 # A signal handler that logs has interrupted a call of its own thread: it comes right after it.
@@ -293,6 +297,11 @@ class RecordQueue:
         else:
             self._drop(seq)
         self._look_whether_direct()
+
+    def end(self) -> None:
+        """Take no more records."""
+        with self.lock:
+            self.journal.is_closed, self.is_direct = True, False
 
     def take_interrupting(self) -> None:
         """Take what a signal handler logged while this thread was busy here."""

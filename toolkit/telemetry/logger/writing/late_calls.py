@@ -6,6 +6,7 @@ import atexit
 import mmap
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -111,15 +112,17 @@ class LateCalls:
 
     def _declare(self) -> None:
         """Write how many records are lost, unless someone else has the file by now."""
-        # While a process ends no thread can be started to wait for a file server, and one that was stopped for good
-        # may hold the lock.
+        # While a process ends no thread can be started to wait for a file server.
         wait_s = 0.0 if process_ends() else 5.0
-        if self.may_write and self._lock.acquire(timeout=wait_s):
+        # A thread that declares just now may be stopped for good before it does, and hold the lock from then on.
+        if self.may_write and self._lock.acquire(timeout=0.0 if sys.is_finalizing() else 2.0):
             try:
                 with self._guard.catch("declaring calls after close()"):
                     self._write_how_many(wait_s)
             finally:
                 self._lock.release()
+        else:
+            self.may_write = False
 
     def _write_how_many(self, wait_s: float) -> None:
         where, path = self._session_folder, self._session_folder.record_file

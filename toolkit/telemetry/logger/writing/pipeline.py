@@ -34,11 +34,7 @@ from toolkit.telemetry.mirrors.registry import are_wanted, make_exporters
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.codec import decode
 from toolkit.telemetry.runfolder.journal.head import Owner
-from toolkit.telemetry.runfolder.journal.journal import (
-    Journal,
-    journals_in,
-    shared_memory_folders,
-)
+from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in, shared_memory_folders
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.telemetry.runfolder.process import is_in_container
@@ -361,7 +357,10 @@ class RecordPipeline:
         written = self._writer.close(max(least_s, time_left.left() - 0.05 * time_left.seconds))
         # On a busy machine the thread may end later than it was waited for; what it has written is written.
         written = written or self._writer.is_drained
-        if not written:
+        if written:
+            # What is still being logged is declared lost: it would not be written.
+            self.record_queue.end()
+        else:
             with self.guard.catch("keeping the last records"):
                 self._journal.keep(self.record_queue.lines_in_memory)
             # One in the run folder has no more room than the disk.

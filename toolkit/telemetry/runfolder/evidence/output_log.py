@@ -29,6 +29,8 @@ UNKNOWN: Final = math.nan
 """The time of a line whose time is not known."""
 ROW: Final = struct.Struct("<dHH")
 """Of each line: its time, its bytes with the newline, and 4 · session + stream."""
+TAKEN_UP_S: Final = 1.0
+"""How often what was printed is taken up, which is when a line gets its time."""
 _BLOCK: Final = 1 << 20
 _MOST_SESSIONS: Final = (1 << 14) - 1
 _MOST_BYTES: Final = 1 << 26
@@ -150,6 +152,19 @@ class OutputLog:
             else:
                 low = middle + 1
         return low
+
+    def around(self, time: float) -> int:
+        """Return the number of the line that was printed at about that time.
+
+        What is printed in a second gets the time of its end: of such lines it is the one at the same part of them.
+        """
+        first = self.at_time(time)
+        ended = self._time(first)
+        if not math.isfinite(ended):
+            return first
+        began = max(ended - TAKEN_UP_S, self._time(first - 1) if first else 0.0)
+        part = (time - began) / (ended - began) if ended > began else 0.0
+        return first + int(max(0.0, part) * (self.at_time(math.nextafter(ended, math.inf)) - 1 - first))
 
     def newest_first(self, upto: int | None = None) -> Iterator[OutputLine]:
         """Yield the lines from before the line `upto` back to the first, reading a megabyte at a time."""

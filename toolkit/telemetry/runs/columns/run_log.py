@@ -36,7 +36,8 @@ class RunLog(ColumnQueries):
         self._saver: threading.Thread | None = None
         self._cursor = Cursor()
         self._parser = LineParser()
-        self._pending = 0
+        self.pending = 0
+        """Bytes of the source that the last read left."""
         self._read_ms = 0.0
         self._replaced_at: float | None = None
         self._from_cache = False
@@ -123,7 +124,7 @@ class RunLog(ColumnQueries):
             except OSError as error:
                 with self._lock:
                     self._problem = f"{self.path.name}: {error.strerror or error}"
-                    self._pending = 0
+                    self.pending = 0
                 return False
             if block.replaced:
                 with self._lock:
@@ -137,7 +138,7 @@ class RunLog(ColumnQueries):
                 if parsed is not None:
                     self._columns.add(parsed)
                 self._cursor = block.cursor
-                self._pending = block.pending_bytes
+                self.pending = block.pending_bytes
                 self._problem = None
             # The rest may be an incomplete line: then the next read makes no progress.
             return moved and block.pending_bytes > 0
@@ -190,7 +191,7 @@ class RunLog(ColumnQueries):
                 records=columns.records,
                 bytes_read=self._cursor.offset,
                 # Unknown before the first block is parsed, but not zero.
-                bytes_pending=max(1, self._pending) if reading else 0,
+                bytes_pending=max(1, self.pending) if reading else 0,
                 bad_count=columns.bad_count,
                 bad_lines=tuple(columns.bad_lines),
                 replaced_at=self._replaced_at,

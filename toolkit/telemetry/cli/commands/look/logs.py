@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         upto = log.count - (args.follow and log.is_last_open)
         if args.around is not None:
             when = _time_of(folder / METRICS_JSONL, args.around)
-            upto = min(log.count, log.at_time(when) + args.lines // 2)
+            upto = min(log.count, log.around(when) + args.lines // 2)
         for line in reversed([*islice(filter(is_shown, log.newest_first(upto)), args.lines)]):
             _print(line, args)
         identity, last = log.identity, log.lines(upto - 1, upto)

@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, FullError, UnreachableError
 from toolkit.telemetry.fleet.schema import require_tables
@@ -57,23 +54,8 @@ class EngineLink:
         """Return numbers and lines, as `Engine.lines`; raises as `rows`."""
         return self._run(lambda engine: engine.lines(sql))
 
-    def array(self, sql: str, row: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the rows of a SELECT without FORMAT of numbers alone, as an array of `row`.
-
-        Raises:
-            EngineError: it failed, or the engine did not answer just now.
-        """
-        data = self._run(lambda engine: engine.query(f"{sql} FORMAT RowBinary"))
-        if len(data) % row.itemsize:
-            raise EngineError(f"{self.address} gave an answer of another form than asked for")
-        return np.frombuffer(data, dtype=row)
-
     def insert_rows(self, table: str, types: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
-        """Insert rows whose columns have these names and types.
-
-        Raises:
-            EngineError: it failed, or its answer did not come.
-        """
+        """Insert rows, as `Engine.insert_rows`; raises as `rows`."""
         self._run(lambda engine: engine.insert_rows(table, types, rows))
 
     def _run(self, ask: Callable[[Engine], _T]) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.core.run_search import Comparison, Query, QueryError, Term, Word
 from toolkit.telemetry.fleet.engine import quote
@@ -49,6 +49,28 @@ _FIELDS: Final = frozenset(
 """Those in `facts`."""
 
 
+class Within(NamedTuple):
+    """How far a question about all runs may go."""
+
+    limit_s: float = 0.0
+    """The engine ends it then; 0 for no limit."""
+    since_day: int = 0
+    """Only runs that were created on this day since the epoch or later; 0 for all."""
+
+    @property
+    def condition(self) -> str:
+        """The condition for runs."""
+        return f"created >= toDate({self.since_day})"
+
+    @property
+    def settings(self) -> str:
+        """The end of the statement."""
+        return f"{ONE_THREAD}, max_execution_time = {self.limit_s}"
+
+
+WITHOUT_LIMIT: Final = Within()
+
+
 @dataclass(frozen=True, slots=True)
 class _Value:
     """One value of a run, as SQL; NULL where it is not of this kind, or there is none."""
@@ -65,19 +87,17 @@ class ListSql:
     """The parts of a SELECT for the runs that a query finds, in its order."""
 
     def __init__(
-        self, query: RunQuery, search: Query, names: Names, now: float, *, created_days: int | None = None
+        self, query: RunQuery, search: Query, names: Names, now: float, within: Within = WITHOUT_LIMIT
     ) -> None:
-        """Translate `query`, whose text is `search`; `names` are those of all runs, by place.
-
-        With `created_days` only runs that were created in these last days are looked at.
-        """
+        """Translate `query`, whose text is `search`; `names` are those of all runs, by place."""
         self._names = names
+        self._within = within
         self._needs_labels = False
         self._columns = dict.fromkeys(("run_id", "created", "version", "last_sign"))
         self._facts: dict[str, str] = {}
         self.where: list[str] = []
-        if created_days is not None:
-            self.where.append(f"created >= toDate({int(now // 86_400) - created_days})")
+        if within.since_day:
+            self.where.append(within.condition)
         if query.project is not None:
             self.where.append(f"{self._column('project')} = {literal(query.project)}")
         if query.days is not None:
@@ -94,13 +114,13 @@ class ListSql:
             else f"run_id NOT IN (SELECT run_id FROM labels FINAL WHERE {hidden})"
         )
 
-    def select(self, what: str, end: str, limit_s: float = 0.0) -> str:
-        """Return the statement that selects `what`, with `end` after its conditions, within `limit_s` unless 0."""
+    def select(self, what: str, end: str) -> str:
+        """Return the statement that selects `what`, with `end` after its conditions."""
         joined = f" ANY LEFT JOIN {_LABELS} USING (run_id)" if self._needs_labels else ""
         where = " AND ".join(f"({condition})" for condition in (self._hidden, *self.where))
         facts = (f"{value} AS {name}" for value, name in self._facts.items())
         runs = f"(SELECT {', '.join((*self._columns, *facts))} FROM runs FINAL) AS r"
-        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {end} {ONE_THREAD}, max_execution_time = {limit_s}"
+        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {end} {self._within.settings}"
 
     # ------------------------------------------------------------ values
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -12,8 +11,6 @@ from toolkit.telemetry.fleet.engine import quote
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.rank_grid import LARGEST_STEP, MAX_CELLS, width_for
-
-_CELL: Final = np.dtype([("rank", "<u4"), ("cell", "<i8"), ("mean", "<f8"), ("high", "<f8")])
 
 
 def rank_grid_of(
@@ -43,18 +40,17 @@ def rank_grid_of(
     low, high = map(float, found[0])
     width = width_for(low, high, max(1, min(buckets, MAX_CELLS)), 1.0)
     first, last = int(low // width), int(high // width)
-    cells = link.array(
+    cells = link.rows(
         f"SELECT rank, toInt64(floor(step / {width:.0f})) AS cell, sum(value) / count(), max(value) {values} "
-        "GROUP BY rank, cell",
-        _CELL,
+        # A value that came between the two questions may be outside.
+        f"GROUP BY rank, cell HAVING cell BETWEEN {first} AND {last}"
     )
-    # A value that came between the two questions may be outside.
-    cells = cells[(cells["cell"] >= first) & (cells["cell"] <= last)]
-    ranks, rows = np.unique(cells["rank"], return_inverse=True)
+    taken_ranks, places, means, highs = np.array(cells, dtype=np.float64).reshape(-1, 4).T
+    ranks, rows = np.unique(taken_ranks.astype(int), return_inverse=True)
     mean = np.full((len(ranks), last - first + 1), np.nan)
     highest = mean.copy()
-    mean[rows, cells["cell"] - first] = cells["mean"]
-    highest[rows, cells["cell"] - first] = cells["high"]
+    mean[rows, places.astype(int) - first] = means
+    highest[rows, places.astype(int) - first] = highs
     return RankGrid(
         metric=metric,
         ranks=tuple(ranks.tolist()),

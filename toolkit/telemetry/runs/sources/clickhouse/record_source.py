@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.fleet.commits import Commit, lines_of, newest_commits, small_files
+from toolkit.telemetry.fleet.commits import WHOLE, Commit, lines_of, newest_commits, small_files
 from toolkit.telemetry.fleet.engine import EngineError, chunks, quote
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.reader import Block, Cursor, Identity, cut_block
@@ -25,8 +24,6 @@ _TOGETHER_BYTES: Final = 64 * 1024 * 1024
 _PLACES_AT_ONCE: Final = 500
 _KEPT_LINES: Final = 500
 _KEPT_FILES: Final = 64
-_KEEPING = threading.Lock()
-"""A store's pages and its background reads keep lines and files in the same dictionaries."""
 _MAX_RUNS: Final = 2_000
 
 
@@ -35,7 +32,6 @@ class Commits:
 
     def __init__(self, link: EngineLink) -> None:
         self._link = link
-        self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[int, Commit]]] = {}
 
     def of(self, run_id: str) -> dict[int, Commit]:
@@ -44,8 +40,7 @@ class Commits:
         Raises:
             EngineError: nothing is known.
         """
-        with self._lock:
-            asked, known = self._known.get(run_id, (-_COMMITS_EVERY_S, {}))
+        asked, known = self._known.get(run_id, (-_COMMITS_EVERY_S, {}))
         if time.monotonic() - asked < _COMMITS_EVERY_S:
             return known
         try:
@@ -54,8 +49,7 @@ class Commits:
             if not known:
                 raise
             return known
-        with self._lock:
-            return self._known[run_id][1]
+        return self._known[run_id][1]
 
     def look_at(self, run_ids: Sequence[str]) -> None:
         """Ask for several runs at once.
@@ -66,9 +60,8 @@ class Commits:
         found: dict[str, dict[int, Commit]] = {run_id: {} for run_id in run_ids}
         for (run_id, rank), commit in newest_commits(self._link, run_ids).items():
             found[run_id][rank] = commit
-        with self._lock:
-            for run_id, taken in found.items():
-                keep_recent(self._known, run_id, (time.monotonic(), taken), _MAX_RUNS)
+        for run_id, taken in found.items():
+            keep_recent(self._known, run_id, (time.monotonic(), taken), _MAX_RUNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +127,20 @@ class EngineSource:
         if not places:
             return []
         gen = self.taken().gen
-        found: dict[int, bytes] = {}
-        for at in dict.fromkeys(at for at, _ in places):
-            line = self.kept.get((self.run_id, self.rank, gen, at))
-            if line is not None:
-                found[at] = line
-        missing = [at for at in dict.fromkeys(at for at, _ in places) if at not in found and 0 <= at < 2**63]
+        kept = {at: self.kept.get((self.run_id, self.rank, gen, at)) for at, _ in places}
+        found = {at: line for at, line in kept.items() if line is not None}
+        missing = [at for at in kept if at not in found and 0 <= at < 2**63]
         for begin in range(0, len(missing), _PLACES_AT_ONCE):
             wanted = ", ".join(map(str, missing[begin : begin + _PLACES_AT_ONCE]))
             try:
                 rows = self.link.lines(
-                    f"SELECT at, line FROM records FINAL WHERE {self.where(gen)} AND at IN ({wanted})"
+                    f"SELECT at, line FROM records FINAL WHERE {self.where(gen)} AND at IN ({wanted}) AND {WHOLE}"
                 )
             except EngineError as error:
                 raise OSError(str(error)) from error
             for at, line in rows:
                 found[at] = line
-                with _KEEPING:
-                    keep_recent(self.kept, (self.run_id, self.rank, gen, at), line, _KEPT_LINES)
+                keep_recent(self.kept, (self.run_id, self.rank, gen, at), line, _KEPT_LINES)
         return [found.get(at, b"")[:length] for at, length in places]
 
     def pieces(self) -> Iterator[bytes]:
@@ -178,22 +167,14 @@ class EngineSource:
 
 
 def read_together(sources: Sequence[EngineSource]) -> None:
-    """Read the first small ones of these files with one question.
-
-    Raises:
-        EngineError: the engine does not answer.
-    """
-    wanted: dict[str, EngineSource] = {}
+    """Read the first small ones of these files of one store with one question; raises as `Commits.look_at`."""
     small: list[Commit] = []
     size = 0
     for source in sources:
         taken = source.commits.of(source.run_id).get(source.rank)
         if taken is not None and 0 < taken.end <= _PIECE_BYTES and size + taken.end <= _TOGETHER_BYTES:
-            wanted[source.run_id] = source
             small.append(taken)
             size += taken.end
     for some in chunks(small):
         for taken, data in zip(some, small_files(sources[0].link, some), strict=True):
-            source = wanted[taken.run_id]
-            with _KEEPING:
-                keep_recent(source.files, (source.run_id, source.rank, taken.gen), data, _KEPT_FILES)
+            keep_recent(sources[0].files, (*taken.key, taken.gen), data, _KEPT_FILES)

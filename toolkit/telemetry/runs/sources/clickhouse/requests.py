@@ -91,7 +91,7 @@ class EngineRequests:
         now, expires, state = rows[0]
         if state:
             return Delivery(text=clean(f"not delivered: {state}"), is_over=True)
-        if now > expires:
+        if now > float(expires):
             return Delivery(text=f"expired, {clean(run.node)} did not deliver it", is_over=True)
         return Delivery(text=f"waiting for {clean(run.node)}", is_over=False)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -44,6 +44,7 @@ from toolkit.telemetry.runs.sources.clickhouse.list_sql import (
     STATUS,
     ListSql,
     Names,
+    Within,
     literal,
 )
 from toolkit.telemetry.runs.sources.store_queries import keep_recent
@@ -254,35 +255,35 @@ class EngineRuns:
     def _within_patience(self, query: RunQuery, place: str) -> RunList:
         """Return the runs that `query` finds; if to look at all takes too long, among those of the last weeks."""
         try:
-            return self._ask_for(query, place, limit_s=self._link.patience_s * _PATIENCE_SHARE)
+            return self._ask_for(query, place, Within(limit_s=self._link.patience_s * _PATIENCE_SHARE))
         except EngineError as error:
             if error.code != _TIMEOUT:
                 raise
         said = f"To look at all runs takes the engine too long: it looked at those of the last {_LOOKED_AT_DAYS} days."
-        return replace(self._ask_for(query, place, created_days=_LOOKED_AT_DAYS), problems=(said,))
+        some = Within(since_day=int(now() // 86_400) - _LOOKED_AT_DAYS)
+        return replace(self._ask_for(query, place, some), problems=(said,))
 
-    def _ask_for(
-        self, query: RunQuery, place: str, *, limit_s: float = 0.0, created_days: int | None = None
-    ) -> RunList:
+    def _ask_for(self, query: RunQuery, place: str, within: Within) -> RunList:
         asked_at = now()
         search = parse(query.text, asked_at)
         order, prefix, _ = split_order(query.sort)
         has_comparisons = any(isinstance(term, Comparison) for term in search.terms)
-        names = self._names() if has_comparisons or prefix or order not in COLUMNS else {}
+        names = self._names(within) if has_comparisons or prefix or order not in COLUMNS else {}
         if has_comparisons:
-            search = checked(search, FIELD_NAMES.union(*names.values()), self._has_text)
-        sql = ListSql(query, search, names, asked_at, created_days=created_days)
-        groups = self._count()
+            has_text = partial(self._has_text, within)
+            search = checked(search, FIELD_NAMES.union(*names.values()), has_text)
+        sql = ListSql(query, search, names, asked_at, within)
+        groups = self._count(within)
         matching = None
-        if not search.terms and query.days is None and created_days is None:
+        if not search.terms and query.days is None and not within.since_day:
             shown = [one for one in groups if query.archived or not one.is_archived]
             shown = [one for one in shown if query.project in (None, one.project)]
             matching = sum(one.runs for one in shown if not query.statuses or one.status in query.statuses)
         size = MOST_LISTED if query.per_page is None else min(query.per_page, MOST_LISTED)
         if matching is None and (size < 1 or query.page > 1):
-            matching = self._link.rows(sql.select("count()", "", limit_s))[0][0]
+            matching = self._link.rows(sql.select("count()", ""))[0][0]
         page = 1 if size < 1 or matching is None else max(1, min(query.page, -(-matching // size)))
-        rows = self._page(sql, size, page, matching, limit_s) if size > 0 and matching != 0 else []
+        rows = self._page(sql, size, page, matching) if size > 0 and matching != 0 else []
         may_lack = not prefix and ":" not in order and query.sort.removeprefix("-") not in ORDERS
         if rows and rows[0][1] == MISSING and may_lack:
             first = rows if page == 1 else self._page(sql, 1, 1, matching)
@@ -308,54 +309,58 @@ class EngineRuns:
         )
 
     def _page(
-        self, sql: ListSql, size: int, page: int, matching: int | None, limit_s: float = 0.0
+        self, sql: ListSql, size: int, page: int, matching: int | None
     ) -> list[tuple[str, int, int, int, int]]:
         """Return of each run id, kind of the value it is sorted by, how many runs there are, its day and version."""
         matched = "count() OVER ()" if matching is None else "0"
         what = f"run_id, {sql.kind}, {matched}, toUInt16(created), version"
         end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
-        return self._link.rows(sql.select(what, end, limit_s))
+        return self._link.rows(sql.select(what, end))
 
     def _heard(self, engine_time: int) -> None:
         self.engine_time = max(self.engine_time, engine_time)
         self.clock_ahead_s = time.time() - engine_time - 0.5
 
-    def _names(self) -> Names:
+    def _names(self, within: Within) -> Names:
         """Return the names of all values that runs have, as of a few seconds ago."""
         asked_at, names = self._named
         if time.monotonic() - asked_at < _NAMES_S:
             return names
-        rows = self._link.rows("SELECT distinctJSONPaths(facts) FROM runs")
+        where = f"WHERE {within.condition}" if within.since_day else ""
+        rows = self._link.rows(f"SELECT distinctJSONPaths(facts) FROM runs {where} {within.settings}")
         found: dict[str, dict[str, list[str]]] = {place: {} for place in PLACES}
         for path in rows[0][0]:
             kind, place, name = [*unquote(path).split(":", 2), "", ""][:3]
             if place in found:
                 found[place].setdefault(name, []).append(kind)
-        self._named = (time.monotonic(), found)
+        if not within.since_day:
+            self._named = (time.monotonic(), found)
         return found
 
-    def _has_text(self, typed: str) -> bool:
+    def _has_text(self, within: Within, typed: str) -> bool:
         """Return whether a run has this text in its name or its key."""
         search = parse(f'name:"{typed}"') if '"' not in typed else parse("")
-        sql = ListSql(RunQuery(), search, {}, now())
+        sql = ListSql(RunQuery(), search, {}, now(), within)
         return bool(self._link.rows(sql.select("1", "LIMIT 1")))
 
-    def _count(self) -> Sequence[_Group]:
+    def _count(self, within: Within) -> Sequence[_Group]:
         """Return the runs in groups, as of a second ago; of very many runs, of some seconds."""
         asked_at, (until, groups) = time.monotonic(), self._groups
         if asked_at < until:
             return groups
+        where = f"WHERE {within.condition}" if within.since_day else ""
         rows = self._link.rows(
             f"SELECT {STATUS}, flags % 2, toString(project), count(), "
             "if(flags > 1, groupUniqArrayArray(l_tags), groupUniqArrayArray(tags)), toUInt32(now()) "
-            f"FROM (SELECT run_id, status, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
+            f"FROM (SELECT run_id, status, step, project, tags, {IS_SILENT} FROM runs FINAL {where}) AS r "
             "ANY LEFT JOIN (SELECT run_id, toUInt8(archived + 2 * has_tags) AS flags, deleted, tags AS l_tags "
             "FROM labels FINAL WHERE archived OR has_tags OR deleted) AS l USING (run_id) WHERE NOT deleted "
-            f"GROUP BY status, is_silent, isNaN(step), flags, project {ONE_THREAD}"
+            f"GROUP BY status, is_silent, isNaN(step), flags, project {within.settings}"
         )
         groups = [_Group(*row) for row in rows]
         now_s = time.monotonic()
-        self._groups = (now_s + max(_LOOK_EVERY_S, _LIST_SHARE * (now_s - asked_at)), groups)
+        if not within.since_day:
+            self._groups = (now_s + max(_LOOK_EVERY_S, _LIST_SHARE * (now_s - asked_at)), groups)
         if groups:
             self._heard(groups[0].engine_time)
         return groups

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.report import Claim
 
@@ -27,31 +26,28 @@ QUICK = Plan(records=100_000, rounds=1, refreshes=4, list_rounds=2)
 
 @dataclass(slots=True)
 class Part:
-    """Rows, figures, claims and notes of one part."""
+    """Rows, claims and notes."""
 
     rows: list[list[str]] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add_ratio(self, what: str, values: Sequence[float], base: Sequence[float], limit: float) -> None:
-        """Add a row and a claim for `values` as multiples of `base`, measured in the same rounds."""
-        ratios = [value / one for value, one in zip(values, base, strict=True)]
-        text = f"{what}, against an empty page"
-        self.claim(text, self.add(text, ratios, "x"), limit, "x")
-
-    def claim(self, text: str, measured: float, limit: float, unit: str) -> None:
-        """Add a target."""
-        self.claims.append(Claim(text=text, measured=measured, limit=limit, unit=unit))
-
-    def add(self, what: str, values: Sequence[float], unit: str) -> float:
-        """Add a row for `values` and return their median."""
+    def add(self, what: str, values: Sequence[float], unit: str, limit: float | None = None) -> None:
+        """Add a row for `values`, and a target for their median."""
         middle = statistics.median(values)
         # For a long series, show only its range.
         each = values if len(values) <= 5 else (min(values), max(values))
         between = " " if len(values) <= 5 else " … "
         self.rows.append([what, f"{_short(middle)} {unit}", between.join(_short(value) for value in each)])
-        return middle
+        if limit is not None:
+            self.claims.append(Claim(text=what, measured=middle, limit=limit, unit=f" {unit}".rstrip()))
+
+    def add_ratio(
+        self, what: str, values: Sequence[float], base: Sequence[float], limit: float | None = None
+    ) -> None:
+        """Add a row for `values` as multiples of `base`, measured in the same rounds."""
+        ratios = [value / one for value, one in zip(values, base, strict=True)]
+        self.add(f"{what}, against an empty page", ratios, "x", limit)
 
 
 def _short(value: float) -> str:
