@@ -195,7 +195,6 @@ def live(
     """Simulate `parts` of a day, `steps` each; return the resources after each and the files at the end."""
     log_dir = folder / "logs"
     process = psutil.Process()
-    began, cpu = time.perf_counter(), time.process_time()
     tracemalloc.start(1)
     day, follower = Day(log_dir), Follower(log_dir)
     points = []
@@ -227,7 +226,6 @@ def live(
             if record["event"] == "control_change":
                 statuses[record["status"]] += 1
     return {
-        "parts": parts,
         "lived_s": day.clock.monotonic() - day.began,
         "steps": day.step,
         "sessions": day.sessions,
@@ -236,8 +234,6 @@ def live(
         "counts": dict(counts),
         "out_of_order": out_of_order,
         "points": points,
-        "seconds": time.perf_counter() - began,
-        "cpu_s": time.process_time() - cpu,
         "bytes": {path.name: path.stat().st_size for path in run.iterdir()},
         "rows": sum(1 for _ in open(run / METRICS_CSV, "rb")) - 1,
         "sessions_in_manifest": len(read_manifest(run).sessions),
