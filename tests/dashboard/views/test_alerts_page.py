@@ -342,15 +342,6 @@ def test_a_muted_kind_is_folded_away_listed_not_marked_in_charts_and_can_be_unmu
     assert "Divergence" in tab.headings()
 
 
-def test_a_dashboard_that_may_not_write_offers_no_button_that_would(logs, look_at):
-    write_run(logs, "r", with_findings(steps("divergence")), labels=Labels(muted=("plateau",)))
-    look_at(logs, read_only=True)
-    tab = open_page("alerts", "r")
-
-    assert "Divergence" in tab.headings()
-    assert not [item.label for item in tab.button if "seen" in item.label or "ute" in item.label]
-
-
 # ---------------------------------------------------------------- the button against it
 
 

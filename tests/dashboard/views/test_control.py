@@ -10,8 +10,9 @@ import pytest
 
 from tests.dashboard.views.pages import open_page, open_settings
 from tests.lengths import in_make_faults
-from tests.made_runs import append, write_run
+from tests.made_runs import append, finding_record, write_run
 from toolkit.telemetry.runfolder.control import read_request
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.layout import CONTROL
 
 TAKES = {
@@ -69,18 +70,20 @@ def test_a_run_that_takes_no_requests_says_so(logs):
 
 
 def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_at):
+    append(run, [finding_record("divergence", 5, severity="critical")])
+    write_labels(run, Labels(muted=("plateau",), other={"pinned_metrics": ["lr", 7, "gone", "lr"]}))
     look_at(logs, read_only=True)
 
-    tab = open_page("overview", "r")
+    tab, notes, alerts = (open_page(page, "r") for page in ("overview", "config_notes", "alerts"))
 
     assert "--read-only" in tab.said()
     assert not controls(tab)
-
-    notes = open_page("config_notes", "r")
-
+    assert "Pinned metrics" not in [item.label for item in tab.multiselect]
     assert "the dashboard is read-only" in notes.said()
     assert notes.text_input(key="_name r").disabled
     assert notes.multiselect(key="_tags r").disabled
+    assert "Divergence" in alerts.headings()
+    assert not [item.label for item in alerts.button if "seen" in item.label or "ute" in item.label]
     assert "Started with --read-only" in open_settings().said().replace("`", "")
 
 
@@ -241,16 +244,6 @@ def test_stopping_is_asked_for_once_more(run, label, action, warning):
     tab.press_in_dialog(tab.sidebar.button(key=f"_{action} r").click, label)
 
     assert read_request(run).actions == (action,)
-
-
-def test_a_knob_is_set_by_its_name(run):
-    tab = open_page("overview", "r")
-    tab.sidebar.number_input(key="_knob r depth").set_value(7)
-
-    tab.sidebar.button(key="_knob r depth set").click().run()
-
-    assert dict(read_request(run).knobs) == {"depth": 7}
-    assert "depth = 7: pending" in tab.said()
 
 
 def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):

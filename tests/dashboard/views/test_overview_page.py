@@ -68,17 +68,6 @@ def test_hidden_metrics_are_left_out_until_they_are_searched_for(logs):
     assert list(drawn(open_page("metrics", "r", filter="^a$"))) == ["a"]
 
 
-def test_without_the_right_to_write_pins_are_shown_and_cannot_be_changed(logs, look_at):
-    folder = write_run(logs, "r", curves=dict.fromkeys(("train_loss", "a", "b"), float))
-    (folder / "labels.json").write_text('{"pinned_metrics": ["b", 7, "gone", "b"]}')
-    look_at(logs, read_only=True)
-
-    tab = open_page("overview", "r")
-
-    assert list(drawn(tab)) == ["Loss", "b", "a"]
-    assert "Pinned metrics" not in [item.label for item in tab.multiselect]
-
-
 def test_only_open_and_critical_findings_are_marked_and_only_on_their_metric(logs):
     resolved = {"state": "resolved", "resolved_step": 50}
     write_run(
