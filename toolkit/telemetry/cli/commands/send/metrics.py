@@ -132,6 +132,7 @@ class _Exposition:
 
     def serve(self, host: str, port: int) -> int:
         """Listen, and return the port. Raises CommandError if the address is in use or not ours."""
+        server: Any
         try:
             server, _ = self._client.start_http_server(port, addr=host, registry=self._registry)
         except OSError as error:
