@@ -91,7 +91,7 @@ def press_in_settings(tab: AppTest, label: str) -> AppTest:
 
 def said(tab: AppTest) -> str:
     """Return every text of the page, as a reader sees it."""
-    head = "\n".join(str(json.loads(text).get("html", "")) for text in sent_to_components(tab))
+    head = "\n".join(htmls(tab))
     lines = re.sub("<[^>]+>", "", re.sub("</h1>|</div>|<span class", r"\n\g<0>", head))
     above = [html.unescape(text) for text in (lines, *re.findall('title="(.*?)"', head))]
     return "\n".join([*above, *(_without_backslashes(text) for _, _, text in texts(tab))])
@@ -206,16 +206,11 @@ def _without_backslashes(text: str) -> str:
 
 
 def badges(tab: AppTest) -> list[str]:
-    """Return the words on the badges of the page: its status without the glyph, tags, and those of alerts."""
-    links = [item.proto.label for item in tab.get("page_link")]
-    found = [text for text in (*(item.value for item in tab.markdown), *links) if "-badge[" in text]
-    of_run = [
-        badge.split(" ", 1)[-1] if number == 0 else badge
-        for number, badge in enumerate(parts_of(_head(tab).get("html", ""), "telemetry-badge .*?"))
-    ]
-    return of_run + [
-        part.split("]", 1)[0].lstrip("✕▲●✓ ") for text in found for part in text.split("-badge[")[1:]
-    ]
+    """Return the words on the badges of the page without their signs: its status, tags, and those of alerts."""
+    found = [item.value for item in tab.markdown if "-badge[" in item.value]
+    of_run = parts_of(_head(tab).get("html", ""), "telemetry-badge .*?")
+    others = [part.split("]", 1)[0] for text in found for part in text.split("-badge[")[1:]]
+    return [text.lstrip("✕▲●✓■○◌ ") for text in (*of_run, *others)]
 
 
 def button(tab: AppTest, label: str) -> Any:
@@ -290,20 +285,20 @@ def chart_data(tab: AppTest) -> list[str]:
 
 def cards(tab: AppTest) -> dict[str, str]:
     """Return the numbers at the top of the overview, by their labels."""
-    found = "".join(_markup(tab))
+    found = "".join(htmls(tab))
     names = parts_of(found, "telemetry-card-label")
     return dict(zip(names, parts_of(found, "telemetry-card-value"), strict=True))
 
 
 def card_notes(tab: AppTest) -> list[str]:
     """Return what is below each of the numbers at the top of the overview."""
-    abouts = re.findall('class="telemetry-card-about">(.*?)</div>', "".join(_markup(tab)))
+    abouts = re.findall('class="telemetry-card-about">(.*?)</div>', "".join(htmls(tab)))
     return [html.unescape(" ".join(re.findall("<span>(.*?)</span>", text))) for text in abouts]
 
 
-def _markup(tab: AppTest) -> list[str]:
-    sent = [json.loads(text) for text in sent_to_components(tab)]
-    return [data["html"] for data in sent if "telemetry-cards" in data.get("html", "")]
+def htmls(tab: AppTest) -> list[str]:
+    """Return what is sent to the browser as HTML."""
+    return [str(json.loads(text).get("html", "")) for text in sent_to_components(tab)]
 
 
 def samples_of(tab: AppTest) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from tests.dashboard.views.pages import (
     curve_charts,
     go_to,
     headings,
+    htmls,
     is_well,
     open_page,
     said,
@@ -165,6 +166,13 @@ def test_one_that_is_over_is_one_card_with_its_steps_and_without_a_button(live):
 
     assert events.count("Loss spike resolved at step") == 1
     assert "Finding at step" not in events
+
+
+def test_no_alert_is_open_only_in_what_was_examined(live, monkeypatch):
+    live("spike")
+    monkeypatch.setattr(session, "is_partly", lambda how, run: how == "examined")
+
+    assert "No alert is open in what has been examined." in said(open_page("alerts", "r"))
 
 
 def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
@@ -533,9 +541,7 @@ def test_the_worst_open_alert_is_on_every_page_with_a_link_to_the_others(alarmed
 
     assert "2 critical" in badges(tab), "a finding and an error"
     assert "no file" in said(tab), "what has no step is news of the whole run"
-    (link,) = tab.get("page_link")
-    assert link.proto.help == "What to try"
-    assert link.proto.page.endswith("alerts")
+    assert '<a class="telemetry-alert" href="/alerts?run=r" title="What to try">' in "".join(htmls(tab))
 
 
 def test_what_is_over_or_seen_is_no_longer_on_every_page(logs):

@@ -238,7 +238,7 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
 @pytest.mark.parametrize(
     ("page", "broken", "region", "still_there"),
     [
-        ("overview", "store.means", "The cards", "Loss"),
+        ("overview", "store.means", "The summary", "Loss"),
         ("overview", "store.events", "The charts", "Pins"),
         ("alerts", "store.events", "The alerts", "Severity"),
         ("machine", "store.count_events", "The timeline", "Settings"),
