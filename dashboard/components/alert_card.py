@@ -53,7 +53,6 @@ from .curve_panel import Around, Panel, change_mark, curve_panel
 from .evidence import Evidence, around, metric_of, slope
 from .frame import RunPage
 from .page_states import section
-from .script import show_markup
 from .step_evidence import step_evidence
 
 Tone = Literal["red", "orange", "blue"]
@@ -333,13 +332,6 @@ ENDINGS: Final = {
     LOST: "The run was lost",
     STALLED: "The run has stalled",
 }
-
-
-def what_now_card(page: RunPage) -> None:
-    """Show the card; nothing for a run that is all right."""
-    html = what_now_html(page)
-    if html:
-        show_markup(html, key=f"_now {page.key}")
 
 
 def what_now_html(page: RunPage) -> str:

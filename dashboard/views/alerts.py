@@ -117,7 +117,8 @@ def _alerts(page: RunPage, filters: _Filters) -> None:
     _counts(still)
     _incidents(page, groups)
     if over and not still and not any(filters):
-        st.markdown("✓ **No alert is open.**")
+        so_far = " in what has been examined" if session.is_partly("examined", page.key) else ""
+        st.markdown(f"✓ **No alert is open{so_far}.**")
     _cards(page, still, labels)
     if over and tuple(filters.states) == (RESOLVED,):
         _cards(page, over, labels)

@@ -32,7 +32,7 @@ from ..components.curve_panel import (
     pin_star,
 )
 from ..components.forecast_line import forecast_line
-from ..components.frame import RunPage, curves_from, open_run, read
+from ..components.frame import RunPage, curves_from, open_run
 from ..components.own_charts import own_charts
 from ..components.page_states import section
 
@@ -50,7 +50,7 @@ _CLOSED = frozenset({_SYSTEM, _TELEMETRY})
 
 def main() -> None:
     """Draw the page."""
-    page = open_run(below=_nothing_yet, drawn_from=curves_from)
+    page = open_run(summary=lambda _: "", drawn_from=curves_from)
     if page is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
@@ -79,11 +79,6 @@ def main() -> None:
     # Outside of what refreshes: the browser asks for new values by itself.
     page_states.guarded("The charts", lambda: _charts(page, how, chosen, is_one=is_one and bool(pattern)))
     forecast_line(page, has_words=False)
-
-
-def _nothing_yet(page: RunPage) -> None:
-    if not page.store.metrics(page.key):
-        page_states.no_metrics(page.card, read(page))
 
 
 @dataclass(frozen=True, slots=True)

@@ -463,7 +463,8 @@ def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], 
         # A bar says that it goes on.
         return None if card.progress is None else f"{100 * card.progress:.0f} %"
     if column.id == "trend":
-        return [float(value) for value in trends.get(card.key, ())]
+        # Half of what is sent of a list would be digits that a line so small does not show.
+        return [float(f"{value:.4g}") for value in trends.get(card.key, ())]
     found = cell(card, column.id, now)
     if isinstance(found, str):
         return clean(found)

@@ -83,7 +83,7 @@ class Tab(AppTest):
 
     def said(self) -> str:
         """Return every text of the page, as a reader sees it."""
-        head = "\n".join(str(data.get("html", "")) for data in self.sent())
+        head = self.html()
         lines = re.sub("<[^>]+>", "", re.sub("</h1>|</div>|<span class", r"\n\g<0>", head))
         above = [html.unescape(text) for text in (lines, *re.findall('title="(.*?)"', head))]
         return "\n".join([*above, *(_without_backslashes(text) for _, _, text in self.texts())])
@@ -139,16 +139,11 @@ class Tab(AppTest):
                 yield from place
 
     def badges(self) -> list[str]:
-        """Return the words on the badges of the page: its status without the glyph, tags, and those of alerts."""
-        links = [item.proto.label for item in self.get("page_link")]
-        found = [text for text in (*(item.value for item in self.markdown), *links) if "-badge[" in text]
-        of_run = [
-            badge.split(" ", 1)[-1] if number == 0 else badge
-            for number, badge in enumerate(parts_of(self._head().get("html", ""), "telemetry-badge .*?"))
-        ]
-        return of_run + [
-            part.split("]", 1)[0].lstrip("✕▲●✓ ") for text in found for part in text.split("-badge[")[1:]
-        ]
+        """Return the words on the badges of the page without their signs: its status, tags, and those of alerts."""
+        found = [item.value for item in self.markdown if "-badge[" in item.value]
+        of_run = parts_of(self._head().get("html", ""), "telemetry-badge .*?")
+        others = [part.split("]", 1)[0] for text in found for part in text.split("-badge[")[1:]]
+        return [text.lstrip("✕▲●✓■○◌ ") for text in (*of_run, *others)]
 
     def button_called(self, label: str) -> Any:
         """Return the one button that is called `label`."""
@@ -207,17 +202,18 @@ class Tab(AppTest):
 
     def cards(self) -> dict[str, str]:
         """Return the numbers at the top of the overview, by their labels."""
-        found = "".join(self._markup())
+        found = self.html()
         names = parts_of(found, "telemetry-card-label")
         return dict(zip(names, parts_of(found, "telemetry-card-value"), strict=True))
 
     def card_notes(self) -> list[str]:
         """Return what is below each of the numbers at the top of the overview."""
-        abouts = re.findall('class="telemetry-card-about">(.*?)</div>', "".join(self._markup()))
+        abouts = re.findall('class="telemetry-card-about">(.*?)</div>', self.html())
         return [html.unescape(" ".join(re.findall("<span>(.*?)</span>", text))) for text in abouts]
 
-    def _markup(self) -> list[str]:
-        return [data["html"] for data in self.sent("html") if "telemetry-cards" in data["html"]]
+    def html(self) -> str:
+        """Return what is sent to the browser as HTML."""
+        return "\n".join(str(data.get("html", "")) for data in self.sent())
 
     def samples(self) -> dict[str, Any] | None:
         """Return what is sent to the browser for the samples of a page."""

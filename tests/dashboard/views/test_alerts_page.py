@@ -144,6 +144,13 @@ def test_one_that_is_over_is_one_card_with_its_steps_and_without_a_button(live):
     assert "Finding at step" not in events
 
 
+def test_no_alert_is_open_only_in_what_was_examined(live, monkeypatch):
+    live("spike")
+    monkeypatch.setattr(session, "is_partly", lambda how, run: how == "examined")
+
+    assert "No alert is open in what has been examined." in open_page("alerts", "r").said()
+
+
 def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
     run = write_run(logs, "r", ranks={1: {"sec_per_step": lambda _: 0.1}})
     message = "Rank 1 is slower than the others in loading its data since step 2: 0.3 s a step"
@@ -436,9 +443,7 @@ def test_the_worst_open_alert_is_on_every_page_with_a_link_to_the_others(alarmed
     assert "2 critical" in tab.badges(), "a finding and an error"
     assert "no file" in tab.said(), "what has no step is news of the whole run"
     assert any("lost 5 records" in warning.value and "disk full" in warning.value for warning in tab.warning)
-    (link,) = tab.get("page_link")
-    assert link.proto.help == "What to try"
-    assert link.proto.page.endswith("alerts")
+    assert '<a class="telemetry-alert" href="/alerts?run=r" title="What to try">' in tab.html()
 
 
 def test_what_is_over_or_seen_is_no_longer_on_every_page(logs):

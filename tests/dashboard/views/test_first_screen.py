@@ -129,7 +129,13 @@ def test_an_alert_is_what_the_detectors_say_of_all_records(logs, monkeypatch):
     examine = LocalStore.examine
     monkeypatch.setattr(LocalStore, "examine", lambda store, key, **_: examine(store, key, wait_s=60.0))
 
-    assert "from step 51 on (49 records)" in get(RUN)[2].partition("telemetry-first-alert")[2]
+    assert "from step 51 on (49 records)" in get(RUN)[2].partition('class="telemetry-alert"')[2]
+
+
+def test_a_run_that_failed_says_at_once_what_to_do_now(logs):
+    write_run(logs, "one", status="failed")
+
+    assert "<li>It ended at step 99.</li>" in get(RUN)[2]
 
 
 def test_every_text_is_escaped(logs):
@@ -238,7 +244,7 @@ def test_a_failure_leaves_the_page_as_it_was(monkeypatch, caplog):
     def fail(*_arguments):
         raise ValueError("odd")
 
-    monkeypatch.setattr(first_screen, "cards_of", fail)
+    monkeypatch.setattr(first_screen, "summary_html", fail)
     status, _, body = get(RUN)
 
     assert (status, "<h1>" in body) == (200, False)

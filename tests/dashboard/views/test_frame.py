@@ -179,7 +179,7 @@ def test_epochs_are_no_axis_of_a_run_without_them(logs):
 @pytest.mark.parametrize(
     ("page", "broken", "region", "still_there"),
     [
-        ("overview", "store.means", "The cards", "Loss"),
+        ("overview", "store.means", "The summary", "Loss"),
         ("overview", "store.events", "The charts", "Pins"),
         ("alerts", "store.events", "The alerts", "Severity"),
         ("machine", "store.count_events", "The timeline", "Settings"),
