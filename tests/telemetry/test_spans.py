@@ -542,19 +542,6 @@ def test_a_long_span_is_recorded_when_it_begins(make, clock):
         assert len(records_of(log, "span_start")) == 2
 
 
-def test_the_logger_ends_spans_left_open(make, clock):
-    log = make()
-    loop = log.start_span("training_loop")
-    clock.advance(3.0)
-    log.close()
-    loop.stop()
-
-    (record,) = read_records(log.run_folder / "metrics.jsonl", "span")
-    assert record["unfinished"] is True
-    assert record["duration"] == pytest.approx(3.0)
-    assert read_records(log.run_folder / "metrics.jsonl")[-1]["event"] == "end"
-
-
 def test_a_long_part_without_a_step_is_in_the_ledger_before_it_ends(make, clock):
     log = make(spans={"around": 0})
     with log.span("validation_loop"):
