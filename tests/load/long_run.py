@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tests.load.writers import journals_for
+from tests.leftovers import journals_of_runs_below
 from tests.project.markdown import ROOT
 from toolkit.telemetry.runfolder.journal.journal import pending_lines
 from toolkit.telemetry.runfolder.journal.repair import repair_run
@@ -89,7 +89,7 @@ def log_and_be_killed(root: Path, records: int, *, timeout_s: float = 3000.0) ->
         child.wait(timeout_s)
         if child.stdout is not None:
             child.stdout.close()
-    figures["left_in_journal"] = sum(len(pending_lines(path)) for path in journals_for(root))
+    figures["left_in_journal"] = sum(len(pending_lines(path)) for path in journals_of_runs_below(root))
     return figures
 
 
@@ -169,7 +169,7 @@ def use(root: Path, records: int) -> dict[str, Any]:
         "after_resume": after,
         "bytes": os.path.getsize(folder / METRICS_JSONL),
         "csv_bytes": os.path.getsize(folder / METRICS_CSV),
-        "left_over": len(journals_for(root)),
+        "left_over": len(journals_of_runs_below(root)),
         "took": took,
         "held": held,
     }
