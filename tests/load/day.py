@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 import psutil
 
+from tests.leftovers import journals_of_runs_below
 from tests.load.long_run import held_by
-from tests.load.writers import journals_for
 from tests.project.markdown import ROOT
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.clock import ManualClock
@@ -239,7 +239,7 @@ def live(
         "sessions_in_manifest": len(read_manifest(run).sessions),
         "telemetry_errors": day.log.guard.total,
         "runs": sum(1 for _ in log_dir.iterdir()),
-        "left_over": len(journals_for(log_dir)),
+        "left_over": len(journals_of_runs_below(log_dir)),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tests.load.writers import journals_for
+from tests.leftovers import journals_of_runs_below
 from tests.project.markdown import ROOT
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
@@ -160,7 +160,7 @@ def use(root: Path, records: int) -> dict[str, Any]:
         "doctor_records": diagnosis.records,
         "resumed_in_place": resumed,
         "after_resume": after,
-        "left_over": len(journals_for(root)),
+        "left_over": len(journals_of_runs_below(root)),
         "took": took,
         "held": held,
     }

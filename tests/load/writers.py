@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from tests.leftovers import journals_of_runs_below
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.table.columns import Columns
@@ -164,24 +164,13 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
     known = {MANIFEST, METRICS_JSONL, METRICS_CSV, OUTPUT_LOG, OUTPUT_TIMES}
     left_over = sum(
         1 for folder in log_dir.iterdir() for path in folder.iterdir() if path.name not in known
-    ) + len(journals_for(log_dir))
+    ) + len(journals_of_runs_below(log_dir))
     return Found(runs=sum(1 for _ in log_dir.iterdir()), left_over=left_over, **totals)
 
 
 def _patience_s(steps: int) -> float:
     """Return how long all may take on a small machine before they count as hung."""
     return 150.0 + 0.06 * steps
-
-
-def journals_for(log_dir: Path) -> list[Path]:
-    """Return the journals in shared memory that belong to runs under `log_dir`."""
-    below = log_dir.resolve()
-    return [
-        path
-        for folder in shared_memory_folders()
-        for path in journals_in(folder)
-        if (record_file := record_file_of(path)) is not None and below in record_file.parents
-    ]
 
 
 def _work(
