@@ -29,16 +29,28 @@ from tests.project.markdown import (
 from toolkit.telemetry.logger.options import TelemetryOptions, options_from_config
 
 
-def run_block(text, folder, *frameworks):
+def run(arguments, folder, imports=()):
+    """Run a program with Python in a folder, and return what came of it."""
     return run_python(
-        ["-c", text],
-        (*A_RUN, *frameworks),
+        arguments,
+        imports,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=110,
     )
+
+
+def run_block(text, folder, *frameworks):
+    return run(["-c", text], folder, (*A_RUN, *frameworks))
+
+
+def run_command(command, folder):
+    """Run a command of a page, which must end well, and return what it printed."""
+    finished = run(["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]], folder)
+    assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+    return finished.stdout
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +144,9 @@ def test_what_the_python_of_a_page_imports_from_here_exists(name):
         assert re.search(rf"\b{imported}\b", source)
 
 
-AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("errors", "privacy", "completions", "spans")]
-"""Pages whose commands are run as well, next to what their Python has written. Those about messages need a server to
-send to: tests/cli/test_message.py runs them."""
+AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("privacy", "spans")]
+"""Pages whose commands are run as well, next to what their Python has written. Others do it for themselves, or need a
+server to send to: tests/cli/test_message.py."""
 
 
 @pytest.mark.parametrize("document", AROUND_A_RUN, ids=lambda path: path.name)
@@ -145,16 +157,7 @@ def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_
 
     assert ours, "the page shows no command"
     for command in ours:
-        finished = run_python(
-            ["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=110,
-        )
-
-        assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+        run_command(command, folder)
 
 
 def test_the_first_hour_runs_from_top_to_bottom(tmp_path):
@@ -163,18 +166,9 @@ def test_the_first_hour_runs_from_top_to_bottom(tmp_path):
     finished = run_block(block.text, tmp_path)
     assert (finished.returncode, finished.stderr) == (0, "")
     for command in commands(page)[1:]:
-        finished = run_python(
-            ["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=110,
-        )
+        printed = run_command(command, tmp_path)
 
-        assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
-
-    assert "is better than" in finished.stdout
+    assert "is better than" in printed
 
 
 NOT_A_NUMBER = """
@@ -214,7 +208,6 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
         ("detectors", 0, NOT_A_NUMBER, ""),
         ("detectors", 1, OUT_OF_MEMORY, ""),
         ("spans", 0, NOT_A_NUMBER, ""),
-        ("errors", 0, None, "telemetry show logs/flaky --errors"),
         ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
     ],
 )
@@ -224,16 +217,8 @@ def test_a_page_shows_what_its_command_prints(page, number, script, command, tmp
     if not command:
         command, _, shown = shown.removeprefix("$ ").partition("\n")
     (tmp_path / "train.py").write_text(script or blocks(document, "python")[0].text)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run_python(["train.py"], A_RUN, cwd=tmp_path, env=environ, capture_output=True, timeout=110)
-    printed = run_python(
-        ["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    ).stdout
+    run(["train.py"], tmp_path, A_RUN)
+    printed = run(["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]], tmp_path).stdout
     lines = iter(without_numbers(printed))
 
     for line in without_numbers(shown):
@@ -282,15 +267,7 @@ def test_the_json_of_the_documents_is_strict(document):
 def checkout(tmp_path_factory):
     """A folder like a fresh clone whose set-up is done; what is made in it stays out of the real one."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in (
-        "Makefile",
-        "run.py",
-        "run_dashboard.py",
-        "config",
-        "toolkit",
-        "dashboard",
-        "pyproject.toml",
-    ):
+    for name in "Makefile run.py run_dashboard.py config toolkit dashboard pyproject.toml".split():
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     return folder

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -219,21 +220,33 @@ print(sys.argv[1], "has saved after", *ended, flush=True)
 """
 
 
-def start_make_run(tmp_path, python, *arguments, **environ):
-    """Start `make run` as a terminal does, with a script as its Python."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text(python)
-    (tmp_path / "bin" / "python").chmod(0o755)
-    (tmp_path / ".installed-training-dashboard").touch()
-    return subprocess.Popen(
-        ["make", "run", f"VENV={tmp_path}", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "TELEMETRY_DASHBOARD_TOKEN": "x" * 24, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start_make_run(tmp_path):
+    """Start `make run` as a terminal does, with a script as its Python; what is left of it in the end is killed."""
+    started = []
+
+    def start(python, *arguments, **environ):
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "python").write_text(python)
+        (tmp_path / "bin" / "python").chmod(0o755)
+        (tmp_path / ".installed-training-dashboard").touch()
+        run = subprocess.Popen(
+            ["make", "run", f"VENV={tmp_path}", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TELEMETRY_DASHBOARD_TOKEN": "x" * 24, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(run)
+        return run
+
+    yield start
+    for run in started:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
 
 
 def send(run, number):
@@ -244,18 +257,22 @@ def send(run, number):
         run.send_signal(number)
 
 
-def make_run(tmp_path, **environ):
-    run = start_make_run(tmp_path, STAND_IN, **environ)
-    assert sorted(run.stdout.readline() for _ in range(2)) == [
-        "run.py begins without\n",
-        "run_dashboard.py begins\n",
-    ]
-    return run
+@pytest.fixture
+def make_run(start_make_run):
+    """Start it with programs that begin, and end when they get a signal."""
+
+    def start(**environ):
+        run = start_make_run(STAND_IN, **environ)
+        begun = sorted(run.stdout.readline() for _ in range(2))
+        assert begun == ["run.py begins without\n", "run_dashboard.py begins\n"]
+        return run
+
+    return start
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, number):
-    run = make_run(tmp_path)
+def test_make_run_ends_with_both_programs_which_get_a_signal_once(make_run, number):
+    run = make_run()
     send(run, number)
     rest, _ = run.communicate(timeout=60)
 
@@ -264,12 +281,11 @@ def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, numb
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=in_make_faults)])
-def test_make_run_ends_in_the_middle_of_the_real_training_which_saves(tmp_path, number):
+def test_make_run_ends_in_the_middle_of_the_real_training_which_saves(tmp_path, start_make_run, number):
     example = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
     config = example.read_text().replace('"output"', f'"{tmp_path}/output"')
     (tmp_path / "config.yaml").write_text(config.replace('"./logs"', f'"{tmp_path}/logs"'))
     run = start_make_run(
-        tmp_path,
         f'#!/bin/sh\nexec {sys.executable} "$@"\n',
         f"CONFIG={tmp_path}/config.yaml",
         TELEMETRY_LOG_DIR=str(tmp_path / "logs"),
@@ -314,8 +330,8 @@ def test_ctrl_c_ends_a_program_that_make_run_has_only_just_started(tmp_path, pro
     assert (shell.stdout, shell.stderr) == ("False\n", "")
 
 
-def test_make_run_keeps_the_pages_of_a_failed_training_and_says_in_the_end_that_it_failed(tmp_path):
-    run = make_run(tmp_path, FAILS="yes")
+def test_make_run_keeps_the_pages_of_a_failed_training_and_says_in_the_end_that_it_failed(make_run):
+    run = make_run(FAILS="yes")
     # The shell, and the pages.
     wait_until(lambda: len(psutil.Process(run.pid).children(recursive=True)) == 2)
     send(run, signal.SIGINT)

@@ -116,17 +116,10 @@ def environment_with(folder, *wheels):
     packages = sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
     # Of a folder that a .pth adds, the .pth files are not read: the editable install stays out.
     (folder / packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    python = folder / "bin" / "python"
     for path in wheels:
-        pip(python, "install", path)
-    return python
-
-
-def pip(python, what, *arguments):
-    options = ["--no-deps", "--no-index"] if what == "install" else ["--yes"]
-    command = [sys.executable, "-m", "pip", "--python", python, what, "--quiet", *options, *arguments]
-    finished = subprocess.run(command, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
+        # As pip does it, which takes seconds for that.
+        zipfile.ZipFile(path).extractall(folder / packages)
+    return folder / "bin" / "python"
 
 
 @pytest.fixture
@@ -217,14 +210,14 @@ def test_the_wheel_installs_both_commands(wheel):
 def test_scripts_and_commands_work_in_every_project_which_keeps_its_own(project, in_folder):
     files, script = PROJECTS[project]
     in_folder({**files, "own_script.py": script}, "own_script.py")
-    in_folder(
-        {"by_name.py": "import sys\nassert 'toolkit.telemetry.integrations' in sys.modules\n"}, "-c", ""
-    )
-    in_folder({}, "-m", "ai_toolkit_telemetry.run", "by_name.py")
+    by_name = "import sys\nassert 'toolkit.telemetry.integrations' in sys.modules\n"
+    in_folder({"by_name.py": by_name}, "-m", "ai_toolkit_telemetry.run", "by_name.py")
 
     printed = in_folder({}, "-c", COMMAND, "show", "--json", PYTHONPATH=".")
     assert [run["name"] for run in json.loads(printed)["runs"]] == ["own_loop"]
-    assert "usage: telemetry dashboard" in in_folder({}, "-c", COMMAND, "dashboard", "--help", PYTHONPATH=".")
+    if "dashboard" in project:
+        asked = in_folder({}, "-c", COMMAND, "dashboard", "--help", PYTHONPATH=".")
+        assert "usage: telemetry dashboard" in asked
 
 
 def test_a_project_with_its_own_telemetry_keeps_it_and_ours_says_so(in_folder):
@@ -276,7 +269,9 @@ def test_another_distribution_with_a_package_toolkit_lives_next_to_ours(ours_fir
     for code in use.values():
         subprocess.run([python, "-c", code], cwd=tmp_path, env=environment({}), check=True)
     first, second = use if ours_first else reversed(use)
-    pip(python, "uninstall", first)
+    command = [sys.executable, "-m", "pip", "--python", python, "uninstall", "--quiet", "--yes", first]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
     subprocess.run([python, "-c", use[second]], cwd=tmp_path, env=environment({}), check=True)
 
 
@@ -293,8 +288,9 @@ def test_a_room_loads_neither_the_logger_nor_the_names(in_folder):
         "import sys, toolkit.telemetry.runfolder.metrics; print([n for n in sys.modules if 'telemetry' in n])"
     )
 
-    assert "logger" not in in_folder({}, "-c", code)
-    assert "integrations" not in in_folder({}, "-c", code)
+    printed = in_folder({}, "-c", code)
+    assert "logger" not in printed
+    assert "integrations" not in printed
 
 
 def test_the_installed_command_lists_runs_and_says_where_the_example_is(in_folder, tmp_path):
