@@ -107,6 +107,7 @@ def test_counters_that_rise_come_first_among_the_axes():
 
     axes = axes_of(
         [
+            metric("swap_used_mb", 0.0, 9.0, 1.0),
             metric("loss", 1.0, 4.0, 1.0),
             metric("train/tokens_seen", 0.0, 90.0, 90.0),
             metric("tokens_per_sec", 1.0, 9.0, 9.0),
@@ -116,5 +117,5 @@ def test_counters_that_rise_come_first_among_the_axes():
 
     assert [value for value, _ in axes] == [
         *("step", "time", "elapsed", "epoch", "progress"),
-        *("metric:train/tokens_seen", "metric:loss", "metric:tokens_per_sec"),
+        *("metric:train/tokens_seen", "metric:loss", "metric:tokens_per_sec", "metric:swap_used_mb"),
     ]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from toolkit.telemetry.runfolder.metrics import NOT_RESULTS
+from toolkit.telemetry.runfolder.metrics import NOT_RESULTS, OF_THE_MACHINE
 from toolkit.telemetry.runfolder.records import is_spread
 from toolkit.telemetry.runs.curve_tiles import METRIC_AXIS
 from toolkit.telemetry.runs.store import MetricInfo
@@ -31,6 +31,7 @@ def axes_of(metrics: Iterable[MetricInfo], *, has_epochs: bool = True) -> list[t
     ]
     counters = sorted((one.name for one in shown if _is_counter(one)), key=lambda name: (len(name), name))
     others = [one.name for one in shown if one.name not in counters]
+    others.sort(key=lambda name: name.startswith(OF_THE_MACHINE))
     always = [*_ALWAYS, *([("epoch", "Epoch")] if has_epochs else []), _PROGRESS]
     return [*always, *((METRIC_AXIS + name, name) for name in [*counters, *others][:_MOST])]
 
