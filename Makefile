@@ -79,7 +79,7 @@ fuzz: $(READY)  ## Fuzz for MINUTES=10, then test random run histories for as lo
 docs: $(READY)  ## Write the parts of the documents that are made from the code.
 	@$(BIN)/python -m tests.project.command_docs > docs/cli.md
 	@$(BIN)/python -m tests.project.option_docs
-	@$(BIN)/python -m tests.project.rooms
+	@$(BIN)/python -m tests.project.places
 
 check: $(READY)  ## Check lint, types and import contracts.
 	@echo "== ruff check"

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,12 +189,13 @@ class _TensorBoard:
 class _Span(_Ours):
     """An empty span instead of a step: summed on the step record, or with a record of its own."""
 
-    name, options = "forward", {"around": 0}
+    name = "forward"
+    options: Mapping[str, Any] = {"around": 0}
 
     def __init__(self, folder: Path) -> None:
         from toolkit.telemetry import TelemetryLogger
 
-        self.telemetry = TelemetryLogger("bench", log_dir=folder, spans=self.options)
+        self.telemetry = TelemetryLogger("bench", log_dir=folder, spans=dict(self.options))
         # As in a training: what is logged before the start record waits for it.
         self.telemetry.log_start()
 
@@ -205,7 +206,8 @@ class _Span(_Ours):
 
 
 class _RecordedSpan(_Span):
-    name, options = "encode", {"keep": ["encode"]}
+    name = "encode"
+    options: Mapping[str, Any] = {"keep": ["encode"]}
 
 
 class _Iteration:
@@ -235,7 +237,7 @@ class _Iteration:
         self._open.close()
 
 
-class _OneLoggerIteration(_Iteration):
+class _OneLogger(_Iteration):
     """The same by OneLogger, which does not export it."""
 
     @contextmanager
@@ -282,9 +284,7 @@ TENSORBOARD = Contender("tensorboard", "TensorBoard (torch)", _TensorBoard, ("to
 SPAN = Contender("span", "a span, summed on the step record (`forward`)", _Span)
 RECORDED_SPAN = Contender("recorded_span", "a span with its own record", _RecordedSpan)
 ITERATION = Contender("iteration", "`training_iteration` of the vocabulary", _Iteration)
-ONE_LOGGER = Contender(
-    "one_logger", "OneLogger, `training_iteration`", _OneLoggerIteration, ("nv_one_logger",)
-)
+ONE_LOGGER = Contender("one_logger", "OneLogger, `training_iteration`", _OneLogger, ("nv_one_logger",))
 
 SPANS = (SPAN, RECORDED_SPAN, ITERATION, ONE_LOGGER)
 PEERS = (JSON_AND_CSV, TRACKIO, WANDB, TENSORBOARD)

@@ -83,8 +83,9 @@ def to_page(address: Address, seconds: float, rate: int = 100) -> dict[str, floa
 def answered(address: Address, requests: int) -> dict[str, float]:
     """Return how long a request from a page takes until its answer is there, with a real training."""
     with _shipping(address, options=["--deliver-requests"]) as (logs, _), ExitStack() as stack:
+        null = subprocess.DEVNULL
         training = subprocess.Popen(
-            [sys.executable, "-c", _TRAINING, logs], cwd=ROOT, stdout=subprocess.DEVNULL
+            [sys.executable, "-c", _TRAINING, logs], cwd=ROOT, stdout=null, stderr=null
         )
         stack.callback(training.wait)
         stack.callback(training.kill)

@@ -175,10 +175,9 @@ def _report(blocks: dict[str, dict[str, list[float]]], device: str, steps: int) 
             if name != NOTHING
         ]
         claims.append(no_slower(f"{loop}: slowdown with us", found[OURS], found[AGAIN]))
-    number = len(blocks[BUSY][NOTHING])
     return Report(
         name="gpu_loop",
-        title=f"{TITLE} ({device}; {number} blocks of {steps} steps each)",
+        title=f"{TITLE} ({device}; {len(blocks[BUSY][NOTHING])} blocks of {steps} steps each)",
         columns=["loop", "logging", "ms per step", "slowdown", "quartiles"],
         rows=rows,
         figures=figures,

@@ -24,7 +24,7 @@ _RUN_AS_A_WHOLE = ("tests/faults/", "tests/attacks/", "tests/load/")
 def counted_in(report: Path) -> dict[str, list[str]]:
     """Return what the cases of each test function in a report measured, by its pytest name.
 
-    A case says it by `record_property("measured", …)`; an empty text stands for a case that measured nothing.
+    A case says it by `record_property("measured", …)`; the text is empty for a case that measured nothing.
 
     Raises:
         ValueError: a test failed, so the figures prove nothing.

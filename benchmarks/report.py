@@ -64,7 +64,7 @@ class Report:
 
         print(f"\n{self.title}\n")
         if self.rows:
-            print(pd.DataFrame(self.rows, columns=self.columns).to_string(index=False))
+            print(pd.DataFrame([*map(list, self.rows)], columns=list(self.columns)).to_string(index=False))
         for note in self.notes:
             print(f"  {note}")
         for claim in self.claims:

@@ -174,8 +174,8 @@ def _train_with_transformers(folder: Path, name: str, steps: int, hooks: Hooks) 
     if name in (OURS, OURS_PHASES, OURS_OFF):
         from toolkit.telemetry.integrations.transformers import TelemetryCallback
 
-        options = {"enabled": name != OURS_OFF, "phases": name == OURS_PHASES}
-        callbacks.append(TelemetryCallback(log_dir=str(folder), **options))
+        phases = name == OURS_PHASES
+        callbacks.append(TelemetryCallback(log_dir=str(folder), enabled=name != OURS_OFF, phases=phases))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256,

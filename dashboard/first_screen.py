@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
-from toolkit.telemetry.diagnostics.catalogue import title_of
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
-from toolkit.telemetry.runs.findings.what_now import what_now
 from toolkit.telemetry.runs.listing.pins import pins_of
 from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore, UnknownRun
 
 from . import session
-from .components.alert_card import ENDINGS
 from .components.baseline import baseline_of
-from .components.cards import cards_html
 from .components.curve_chart import picture_of
 from .components.curve_panel import SMALL_PX, Panel, concerns, curves_of, marks_of
-from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
+from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted, worst_html
 from .page_links import PAGES
 from .theme import THEME_STYLE
 from .views.compare import first_comparison
-from .views.overview import cards_of, plan_of
+from .views.overview import plan_of, summary_html
 from .views.runs import first_list
 
 _READ_S: Final = 0.02
@@ -68,7 +63,7 @@ def _card(store: RunStore, asked: Mapping[str, str]) -> RunCard | None:
 
 def _head(store: RunStore, shown: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
     """Return the menu and the head of the run, for its other pages."""
-    module = next((name for name, (_, _, address) in PAGES.items() if address == shown), None)
+    module = next((name for name, (_, address) in PAGES.items() if address == shown), None)
     card = _card(store, asked) if module is not None and module not in _LISTS else None
     if module is None or card is None:
         return ""
@@ -91,7 +86,7 @@ def _overview(store: RunStore, asked: Mapping[str, str], cookies: Mapping[str, s
     # Until the detectors have seen all records, what is open may turn out to be over.
     is_examined = store.examine(card.key, wait_s=0.0) >= 1.0
     unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
-    worst = _alert(card.key, unseen) if is_examined else ""
+    worst = worst_html(card.key, unseen) if is_examined else ""
     main = Panel(title=plan.title, metrics=plan.main)
     is_plain = not asked.keys() & _VIEW
     left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
@@ -99,7 +94,7 @@ def _overview(store: RunStore, asked: Mapping[str, str], cookies: Mapping[str, s
     gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
     side = "" if not right else f"<div>{right}</div>"
     body = (
-        f"{head_html(page, card)}{worst}{_what_now(page)}{cards_html(cards_of(page, health))}"
+        f"{head_html(page, card)}{worst}{summary_html(page)}"
         f'<div class="telemetry-first-switches"></div>{gap}'
         f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
     )
@@ -125,7 +120,7 @@ def _page(body: str, shown: str, cookies: Mapping[str, str], card: RunCard | Non
     links = {
         module: f'<a href="/{"" if module == "runs" else address}{"" if module in _LISTS else query}"'
         f"{_HERE if module == shown else ''}>{title}</a>"
-        for module, (title, _, address) in PAGES.items()
+        for module, (title, address) in PAGES.items()
     }
     of_lists = "".join(links[module] for module in _LISTS)
     of_run = "".join(link for module, link in links.items() if module not in _LISTS and module != "samples")
@@ -133,20 +128,6 @@ def _page(body: str, shown: str, cookies: Mapping[str, str], card: RunCard | Non
         f'<style>{THEME_STYLE}</style><div class="telemetry-first" style="{style}"><nav aria-label="Pages">'
         f"{picker}{of_lists}<p>{run}</p>{of_run}</nav><main>{body}</main></div>"
     )
-
-
-def _alert(key: str, alerts: Sequence[Finding]) -> str:
-    if not alerts or alerts[0].severity not in ("critical", "warning"):
-        return ""
-    words = f"<b>{text_html(title_of(alerts[0]), 60)}</b> {text_html(alerts[0].message)}"
-    return f'<a class="telemetry-first-alert" href="/alerts?run={quote(key, safe="")}">{words}</a>'
-
-
-def _what_now(page: RunPage) -> str:
-    known = what_now(page.store, page.key)
-    if known is None:
-        return ""
-    return f'<div class="telemetry-first-now"><h2>{ENDINGS[known.status][0]}: what now?</h2></div>'
 
 
 def _chart(page: RunPage, panel: Panel, height: int, first_colour: int, *, is_plain: bool) -> str:

@@ -315,6 +315,7 @@ async def answer_sample_file(request: Request) -> Response:
 def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:
     # Imported here: they import pandas and pyarrow, which take a second.
     from toolkit.telemetry.runs.files.sample_files import sample_file
+    from toolkit.telemetry.runs.formatting import clean
     from toolkit.telemetry.runs.store import Refused, StoreUnavailable, UnknownRun
 
     from . import session
@@ -323,7 +324,7 @@ def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:
         found = sample_file(session.store(), run, path, small=is_small)
     except (Refused, UnknownRun) as error:
         reason = error.why if isinstance(error, StoreUnavailable) else error
-        return Response(f"{reason}\n", 404, {"Cache-Control": "no-store"}, "text/plain")
+        return Response(f"{clean(str(reason))}\n", 404, {"Cache-Control": "no-store"}, "text/plain")
     # Only for this browser, and not for long: a file may be written again.
     headers = {"Cache-Control": "private, max-age=600", "Accept-Ranges": "bytes"}
     start, end = _part_asked_for(part, len(found.data))

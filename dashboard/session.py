@@ -272,7 +272,7 @@ def kept_in_url(
         # Streamlit removes it from the URL.
         named = ", ".join(f"“{md(text, 60)}”" for text in unknown[:5])
         what = f"The link asks for {named} under {label}, which is not here. It was left out."
-        st.toast(what, icon=":material/link_off:", duration="infinite")
+        st.toast(what, duration="infinite")
     return widget(label, options, key=key, bind="query-params", **more)
 
 

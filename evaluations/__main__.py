@@ -19,7 +19,6 @@ QUESTIONS: Final = {
     "why": "Why do these two runs differ?",
     "verdict": "Is it really better?",
     "forecasts": "Where does this loss end?",
-    "stopping": "Which runs of a sweep can be stopped?",
     "sweep": "Which setting did it?",
     "ranks": "Which rank is it?",
     "agents": "What an assistant is answered",

@@ -1,25 +1,28 @@
-"""How often an assistant gets a right answer: 80 questions to the MCP server about 40 folders, each source checked.
-
-Then 30 folders with instructions in their texts: whatever they say must stay inside the fence, and nothing may happen.
-"""
+"""How often an assistant gets a right answer: 80 questions to the MCP server about 40 folders, each source checked."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import io
+import json
+import math
+import random
+import shutil
 import sys
+import tarfile
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import anyio
 
-from evaluations.figures import Options, say, table
-from evaluations.mcp import checker, folders
+from evaluations.figures import ROOT, Options, say, table
+from evaluations.mcp import checker
 from evaluations.mcp.client import Asker, server
 from evaluations.mcp.questions import FOREIGN_ASKED, Question, questions, runs_in
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.answer import USUAL_TOKENS, count_tokens
 
 PAGE: Final = "agents.md"
@@ -29,12 +32,11 @@ def run(options: Options) -> str:
     """Ask, check, and return the figures."""
     with tempfile.TemporaryDirectory(prefix="agents-eval-") as name:
         root = Path(name)
-        for part in ("ours", "foreign", "injected"):
+        for part in ("ours", "foreign"):
             (root / part).mkdir()
         say("making run folders")
-        folders.make_ours(root / "ours", quick=options.quick)
-        official = folders.make_foreign(root / "foreign")
-        folders.make_injected(root / "injected")
+        make_ours(root / "ours", quick=options.quick)
+        official = make_foreign(root / "foreign")
         return anyio.run(_measure, root, official)
 
 
@@ -43,10 +45,7 @@ async def _measure(root: Path, official: dict[str, Any]) -> str:
         say("asking")
         asked = questions(root / "ours", await _keys(asker, official), official, root / "foreign")
         rows, problems = await _ask_all(asker, asked, official)
-    async with server([root / "injected"], "--allow-requests") as asker:
-        say("reading folders with instructions")
-        tries = await _ask_injected(asker, root / "injected")
-    return _figures(rows, problems, tries)
+    return _figures(rows, problems)
 
 
 async def _keys(asker: Asker, official: dict[str, Any]) -> dict[str, str]:
@@ -89,54 +88,7 @@ async def _ask_all(
     return rows, problems
 
 
-# ------------------------------------------------------------ instructions
-
-
-def _contents(root: Path) -> dict[Path, str]:
-    """Return a digest of each file."""
-    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in root.rglob("*") if path.is_file()}
-
-
-async def _ask_injected(asker: Asker, root: Path) -> Counter[str]:
-    """Ask every tool about every folder; return how often something went wrong."""
-    before = _contents(root)
-    counts = Counter[str](answers=0, with_instructions=0, unfenced=0, unasked=0, changed=0)
-    text, _ = await asker.ask("list", limit=500, max_tokens=20_000)
-    parts = checker.split(text)
-    assert parts is not None
-    keys = [*parts[0]["files"]]
-    for key in keys:
-        calls: list[tuple[str, dict[str, Any]]] = [
-            (tool, {"run": key}) for tool in ("describe", "doctor", "resume", "forecast", "logs")
-        ]
-        calls += [("curve", {"run": key, "metric": metric}) for metric in ("train_loss", "no such metric")]
-        calls += [("compare", {"runs": [key, keys[0]]}), ("why", {"a": key, "b": keys[0]})]
-        calls += [("verdict", {"new": [key], "against": [keys[0]]}), ("describe", {"run": f"{key} x"})]
-        calls += [
-            ("list", {"limit": 500, "max_tokens": 20_000, "query": "loss<1e9", "metrics": ["train_loss"]})
-        ]
-        calls += [("sql", {"query": f"select * from {table}"}) for table in ("runs", "settings", "findings")]
-        for tool, arguments in calls:
-            text, _ = await asker.ask(tool, **arguments)
-            counts["answers"] += 1
-            counts["with_instructions"] += folders.CANARY in text
-            parts = checker.split(text)
-            # Our own words never have a text of a run, and nothing invisible is left.
-            is_outside = parts is None or folders.CANARY in parts[1]
-            is_hidden = any(not one.isprintable() and one != "\n" for one in text)
-            counts["unfenced"] += is_outside or is_hidden
-            if is_outside or is_hidden:
-                say(f"unfenced: {tool} {arguments} {text[:400]!r}")
-    counts["unasked"] = len(asker.unasked)
-    counts["changed"] = len(before.items() ^ _contents(root).items())
-    counts["folders"] = len({path.relative_to(root).parts[0] for path in before})
-    return counts
-
-
-# ------------------------------------------------------------ document
-
-
-def _figures(rows: Sequence[Row], problems: checker.Problems, tries: Counter[str]) -> str:
+def _figures(rows: Sequence[Row], problems: checker.Problems) -> str:
     right = [row for row in rows if row[2] and row[1] <= USUAL_TOKENS]
     sizes = sorted(row[1] for row in rows)
     about = {path.name for row in rows for path in row[0].runs}
@@ -153,12 +105,115 @@ def _figures(rows: Sequence[Row], problems: checker.Problems, tries: Counter[str
         good = sum(row in right for row in own)
         by_tool.append([f"`{tool}`", str(len(own)), str(good), f"{median(tokens):.0f}", f"{max(tokens):,}"])
     parts = [asked, table(["tool", "questions", "right", "median tokens", "most"], by_tool)]
-    parts.append(
-        f"{tries['folders']} folders with instructions in their texts and names, with `--allow-requests`: "
-        f"{tries['answers']:,} answers, {tries['with_instructions']:,} of them with such a text; "
-        f"**{tries['unfenced']} outside of the fence**, {tries['changed']} files changed, {tries['unasked']} "
-        "messages that the server sent unasked."
-    )
     for problem in problems:
         print(f"  wrong source: {problem}", file=sys.stderr)
     return "\n\n".join(parts)
+
+
+# ---------------------------------------------------------------- run folders: 28 by the real logger, 12 of other tools
+
+
+_SAMPLES: Final = ROOT / "tests" / "importers" / "samples.tar.xz"
+"""Runs that were made with the real libraries, with what each tool's own reader says about it."""
+
+
+@contextlib.contextmanager
+def _logger(root: Path, name: str, **options: Any) -> Iterator[TelemetryLogger]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        settings = {"log_every": 1, "system": False, "code": False, **options}
+        with TelemetryLogger(name, log_dir=root, **settings) as log:
+            yield log
+
+
+def _train(
+    log: TelemetryLogger,
+    *,
+    seed: int,
+    lr: float,
+    steps: int,
+    first: int = 1,
+    drop: float = 0.3,
+    odd: Mapping[int, float] = {},
+) -> None:
+    """Log a loss that falls, gradients, and an evaluation every 20 steps; `odd` has other losses by step."""
+    for step in range(first, steps + 1):
+        noise = random.Random(1_000_003 * seed + step)
+        loss = 0.5 + 2.0 / step**drop + 0.02 * noise.gauss(0, 1)
+        loss = odd.get(step, loss)
+        log.log_step(step, train_loss=loss, lr=lr, grad_norm=abs(noise.gauss(1, 0.3)))
+        if step % 20 == 0:
+            log.log_eval(step, val_loss=0.6 + 2.0 / step**drop + 0.002 * noise.gauss(0, 1))
+
+
+def make_ours(root: Path, *, quick: bool) -> None:
+    """Make the run folders of ours."""
+    plain = dict[str, Any](model={"name": "tiny"})
+    for group, lr, drop in (("alpha", 1e-3, 0.25), ("beta", 3e-3, 0.45)):
+        for seed in range(1, 5):
+            with _logger(root, f"{group}-{seed}") as log:
+                log.log_start(config={"learning_rate": lr, "batch_size": 8, "seed": seed}, **plain)
+                _train(log, seed=seed, lr=lr, steps=200, drop=drop)
+    for number, at in enumerate((60, 111, 150), start=1):
+        with _logger(root, f"nan-{number}") as log:
+            log.log_start(config={"learning_rate": 0.01 * number, "seed": 3}, **plain)
+            _train(log, seed=20 + number, lr=0.01 * number, steps=200, odd={at: math.nan})
+    with _logger(root, "spike-1") as log:
+        log.log_start(config={"learning_rate": 0.02, "seed": 4}, **plain)
+        _train(log, seed=31, lr=0.02, steps=300, odd={170: 9.75})
+    for number, error in enumerate(
+        (RuntimeError("CUDA error 719"), ValueError("shape 3 and 4"), KeyError("x")), 1
+    ):
+        with contextlib.suppress(Exception), _logger(root, f"failed-{number}") as log:
+            log.log_start(config={"learning_rate": 1e-4 * number, "seed": 5}, **plain)
+            _train(log, seed=40 + number, lr=1e-4 * number, steps=30 + 10 * number)
+            raise error
+    for name, seed in (("resumed-same", 51), ("resumed-other", 60), ("resumed-twice", 51)):
+        with _logger(root, name) as log:
+            log.log_start(config={"learning_rate": 0.005, "seed": 51}, **plain)
+            _train(log, seed=51, lr=0.005, steps=120)
+        for first in (101, 141) if name == "resumed-twice" else (101,):
+            with _logger(root, name, resume=True) as log:
+                log.log_start(config={"learning_rate": 0.005, "seed": 51}, **plain)
+                _train(log, seed=seed, lr=0.005, steps=first + 59, first=first)
+    for name, other in (("pair-a", 0.0), ("pair-b", 0.05)):
+        with _logger(root, name) as log:
+            log.log_start(config={"learning_rate": 0.004, "seed": 7, "dropout": other}, **plain)
+            for step in range(1, 151):
+                noise = random.Random(step).gauss(0, 0.02)
+                log.log_step(
+                    step, train_loss=2.0 / step**0.3 + noise + (other if step >= 38 else 0.0), lr=0.004
+                )
+    for number in (1, 2):
+        with _logger(root, f"half-{number}") as log:
+            log.log_start(
+                config={"learning_rate": 0.002, "seed": number}, training={"max_steps": 1000}, **plain
+            )
+            _train(log, seed=70 + number, lr=0.002, steps=500)
+    for number, steps in ((1, 2_000), (2, 2_000 if quick else 20_000)):
+        with _logger(root, f"long-{number}") as log:
+            log.log_start(config={"learning_rate": 0.003, "seed": number}, **plain)
+            _train(log, seed=80 + number, lr=0.003, steps=steps)
+    for number in (1, 2):
+        with _logger(root, f"wide-{number}") as log:
+            log.log_start(config={f"layer_{at}/rate": at / 7 for at in range(120)}, **plain)
+            for step in range(1, 41):
+                layers = {f"layer/{at}/norm": at + step / 10 for at in range(300)}
+                log.log_step(step, train_loss=1.0 / step, **layers)
+    for number in (1, 2):
+        with _logger(root, f"printing-{number}", output=True) as log:
+            log.log_start(config={"learning_rate": 0.1, "seed": number}, **plain)
+            for step in range(1, 101):
+                log.log_step(step, train_loss=3.0 / step)
+                print(f"step {step} done, checksum {step * 7919 % 104729}")
+
+
+def make_foreign(root: Path) -> dict[str, dict[str, Any]]:
+    """Copy the runs of other tools; return what each tool's own reader says."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(_SAMPLES) as archive:
+        archive.extractall(folder, filter="data")
+        for name in FOREIGN_ASKED:
+            sample = Path(folder) / "samples" / name.replace("-", "/", 1)
+            shutil.copytree(sample, root / name, symlinks=True)
+            found[name] = json.loads(Path(f"{sample}.expected.json").read_text("utf-8"))
+    return found

@@ -49,9 +49,8 @@ Rates = tuple[float, ...]
 
 def run(options: Options) -> str:
     """Return the figures; with `fit`, put the fitted numbers into the product."""
-    evaluator, splits = Evaluator(options.corpus), splits_of(options.corpus)
-    if options.quick:
-        splits = [split.only(list(split.labels)[: diagnosis.QUICK]) for split in splits]
+    evaluator = Evaluator(options.corpus)
+    splits = splits_of(options.corpus, diagnosis.QUICK if options.quick else None)
     every = []
     for split in splits:
         say(f"{split.name}: {len(split.labels)} runs")
@@ -181,14 +180,12 @@ def constants(runs: int, rates: Rates, samples: Sequence[Sample], every: Sequenc
         for kind in sorted({sample.kind for sample in every})
         if (counts := _counts(sample for sample in every if sample.kind == kind)[:2])[1]
     }
+    about = "For each strength of the evidence, weakest first: confidence, right, judged and unsure findings."
+    judged = (
+        "For each kind with a judged finding: right and judged ones. Those on unsure labels are not judged."
+    )
     return [
         f"RUNS: Final = {runs}",
-        (
-            f"STRENGTHS: Final = {strengths}\n"
-            '"""For each strength of the evidence, weakest first: confidence, right, judged and unsure findings."""'
-        ),
-        (
-            f"KINDS: Final = {kinds}\n"
-            '"""For each kind with a judged finding: right and judged ones. Those on unsure labels are not judged."""'
-        ),
+        f'STRENGTHS: Final = {strengths}\n"""{about}"""',
+        f'KINDS: Final = {kinds}\n"""{judged}"""',
     ]

@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from evaluations.figures import ROOT
@@ -28,6 +27,7 @@ from evaluations.figures import ROOT
 DEFAULT: Final = ROOT.parent / "shared" / "corpus"
 """Next to a checkout: labels, curves and `evaluate.py`."""
 _MADE: Final = Path(__file__).with_name("made_curves")
+_EVALUATOR: Final = "evaluate.py"
 _OF_EVALUATIONS: Final = ("eval_step", "val_loss")
 
 Rows = list[dict[str, Any]]
@@ -71,8 +71,8 @@ class Split:
 # ---------------------------------------------------------------- open curves
 
 
-def splits_of(corpus: Path) -> list[Split]:
-    """Return the parts of `corpus` with labels and curves: its folders, or `corpus` itself.
+def splits_of(corpus: Path, most: int | None = None) -> list[Split]:
+    """Return the parts of `corpus` with labels and curves, its folders or `corpus` itself, each with the first `most`.
 
     Raises:
         CorpusError: there are no labels or curves.
@@ -85,7 +85,7 @@ def splits_of(corpus: Path) -> list[Split]:
         raise CorpusError(
             f"{corpus} holds no labelled curve: no labels.json with curves in runs/ next to it."
         )
-    return [split for split in splits if split.labels]
+    return [split.only(list(split.labels)[:most]) for split in splits if split.labels]
 
 
 def _read(folder: Path) -> Split:
@@ -98,36 +98,19 @@ def _read(folder: Path) -> Split:
     return Split(name=folder.name, folder=folder, labels=there, manifest=manifest)
 
 
-def load_module(corpus: Path, name: str) -> ModuleType:
-    """Import a Python file of the corpus, or of the default one.
-
-    Under its own name, because the corpus's other files import it.
-
-    Raises:
-        CorpusError: there is no such file.
-    """
-    # CORPUS may be one part of a corpus, and curves of one's own have no evaluator.
-    places = (corpus / name, corpus.parent / name, DEFAULT / name)
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise CorpusError(f"The evaluator is missing: {corpus} holds no {name}.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 class Evaluator:
     """The corpus's own `evaluate.py`, used in place."""
 
     def __init__(self, corpus: Path) -> None:
-        self._module = load_module(corpus, "evaluate.py")
+        # CORPUS may be one part of a corpus, and curves of one's own have no evaluator.
+        places = (corpus / _EVALUATOR, corpus.parent / _EVALUATOR, DEFAULT / _EVALUATOR)
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            raise CorpusError(f"The evaluator is missing: {corpus} holds no {_EVALUATOR}.")
+        self._module = _imported(path)
         # It loads the steps of a run for every finding that is judged alone, and they do not change.
         read = functools.lru_cache(maxsize=None)(self._module.load_steps)
-        self._module.load_steps = lambda path: read(os.path.realpath(path))  # type: ignore[attr-defined]
+        self._module.load_steps = lambda path: read(os.path.realpath(path))
 
     def score(
         self, split: Split, predictions: Mapping[str, list[Prediction]], runs: Collection[str] | None = None
@@ -142,6 +125,17 @@ class Evaluator:
             return self._module.evaluate(str(folder), predictions, 1, True)
 
 
+def _imported(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its classes are looked up there.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 # ---------------------------------------------------------------- made curves
 
 
@@ -154,7 +148,6 @@ class MadeRun:
     """What kind of model it trained."""
     schedule: str
     """Of its learning rate."""
-    steps: int
     labels: Sequence[Mapping[str, Any]]
     """As in labels.json: kind, start_step, end_step, certainty, note."""
     is_clean: bool
@@ -169,30 +162,15 @@ class MadeRun:
         return {"labels": list(self.labels), "clean": self.is_clean, "no_sure_label": not sure}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeSweep:
-    """Runs of one task that differ in some settings, each trained to its end."""
-
-    id: str
-    family: str
-    runs: Sequence[MadeRun] = field(repr=False)
-
-
 def made_runs() -> list[MadeRun]:
     """Return the made runs with and without a fault."""
     return [_run(one["id"], one) for one in _unpacked("curves")["runs"]]
 
 
-def made_sweeps() -> list[MadeSweep]:
-    """Return the made sweeps."""
-    return [
-        MadeSweep(
-            id=one["id"],
-            family=one["family"],
-            runs=[_run(f"{one['id']}-{place}", run) for place, run in enumerate(one["runs"])],
-        )
-        for one in _unpacked("sweeps")["sweeps"]
-    ]
+def made_sweeps() -> list[list[MadeRun]]:
+    """Return the made sweeps: runs of one task that differ in some settings, each trained to its end."""
+    sweeps = _unpacked("sweeps")["sweeps"]
+    return [[_run(f"{one['id']}-{place}", run) for place, run in enumerate(one["runs"])] for one in sweeps]
 
 
 def records_of(columns: Mapping[str, Sequence[float]]) -> Rows:
@@ -246,7 +224,6 @@ def _run(name: str, one: Mapping[str, Any]) -> MadeRun:
         id=name,
         family=settings["family"],
         schedule=settings.get("schedule", "cosine"),
-        steps=settings["steps"],
         labels=labels,
         is_clean=one.get("cause", "none") == "none" and not labels,
         columns=columns,

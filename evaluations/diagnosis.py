@@ -1,13 +1,12 @@
-"""How often findings are right: on labelled real curves, on made curves whose faults are known, next to others."""
+"""How often findings are right: on labelled real curves, and on made curves whose faults are known."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, Final
 
 from evaluations.curves import (
@@ -15,7 +14,6 @@ from evaluations.curves import (
     Prediction,
     Rows,
     Split,
-    load_module,
     made_runs,
     made_split,
     splits_of,
@@ -35,17 +33,8 @@ _JOBS: Final = 2
 """Processes: the usual cores of a small machine, and each holds the curves that it judges."""
 _AS_LABELLED: Final = {"memory_growth": "mem_leak"}
 """Kinds that have another name in the corpus."""
-_OTHERS: Final = {
-    "naive": "fixed windows and percentages",
-    "robust": "robust z-score",
-    "cusum": "CUSUM on robust residuals",
-}
-"""The corpus's own baselines."""
-_COMPARED: Final = ("nan", INSTABILITY, "overfit", "plateau", "exploding_grad", "val_spike")
 QUICK: Final = 12
 """Runs of each part of the corpus in a short run."""
-_NOT_FALLING: Final = ("gan", "policy")
-"""Families of made curves whose loss is not meant to fall."""
 
 Counts = Counter[tuple[str, str]]
 """The evaluator's counts by kind: `labels`, found ones (`hit`), false ones (`fp`); of `clean` runs `n` and `fa`."""
@@ -53,17 +42,11 @@ Counts = Counter[tuple[str, str]]
 
 def run(options: Options) -> str:
     """Return the figures."""
-    evaluator, baselines = Evaluator(options.corpus), load_module(options.corpus, "baselines/baseline.py")
-    splits = splits_of(options.corpus)
-    if options.quick:
-        splits = [split.only(list(split.labels)[:QUICK]) for split in splits]
+    evaluator, splits = Evaluator(options.corpus), splits_of(options.corpus, QUICK if options.quick else None)
     real = _scored(splits, evaluator, options)
     runs = made_runs()[: QUICK if options.quick else None]
     with made_split(runs) as split:
         made = _scored([split], evaluator, options)
-    meant_to_fall = [one for one in runs if one.family not in _NOT_FALLING]
-    with made_split(meant_to_fall) as split:
-        falling = _scored([split], evaluator, replace(options, list_errors=False))
     repositories = {split.repository(run) for split in splits for run in split.labels}
     return "\n\n".join(
         [
@@ -72,9 +55,7 @@ def run(options: Options) -> str:
                 f"the rules were written with, and {len(runs)} made ones. Warnings and critical findings, by event."
             ),
             _kinds(real, made),
-            _clean(real, made, falling),
-            "The corpus's baselines on the same open curves, found of events and false:",
-            _compared(real, splits, evaluator, baselines),
+            _clean(real, made),
         ]
     )
 
@@ -153,23 +134,9 @@ def _counted(of: Counts, kind: str) -> str:
     return f"{of[kind, 'hit']}/{labels}, {false}" if labels + false else "-"
 
 
-def _clean(real: Counts, made: Counts, falling: Counts) -> str:
-    without = f"made runs without {' and '.join(_NOT_FALLING)}, whose loss is not meant to fall"
-    which = {"open runs": real, "made runs": made, without: falling}
-    said = [f"{of['clean', 'fa']} on {of['clean', 'n']} {name}" for name, of in which.items()]
+def _clean(real: Counts, made: Counts) -> str:
+    said = [
+        f"{of['clean', 'fa']} on {of['clean', 'n']} {name} runs"
+        for name, of in (("open", real), ("made", made))
+    ]
     return f"False alarms on clean runs: {', '.join(said)}."
-
-
-def _compared(ours: Counts, splits: Sequence[Split], evaluator: Evaluator, baselines: ModuleType) -> str:
-    rows = [["**ours**", *_row_of(ours)]]
-    for name, title in _OTHERS.items():
-        predict: Callable[[Rows], list[Prediction]] = getattr(baselines, name)
-        said = ({run: predict(split.rows(run)) for run in split.labels} for split in splits)
-        results = [evaluator.score(split, one) for split, one in zip(splits, said, strict=True)]
-        rows.append([title, *_row_of(_counts_of(results))])
-    return table(["", *(f"`{kind}`" for kind in _COMPARED), "alarms per clean run"], rows)
-
-
-def _row_of(counts: Counts) -> list[str]:
-    alarms = counts["clean", "fa"] / max(1, counts["clean", "n"])
-    return [*(_counted(counts, kind) for kind in _COMPARED), f"{alarms:.2f}"]

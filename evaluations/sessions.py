@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import runpy
@@ -10,10 +9,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Final
 
-MODULES: Final = "modules.json"
-"""What a script that ended has imported."""
+
+def import_all() -> None:
+    """Import what takes long, once for all trainings that are forked from here: the first optimizer imports most."""
+    import torch
+
+    import toolkit.telemetry  # noqa: F401
+
+    # Forked processes inherit no threads, so there must be none that they wait for.
+    torch.set_num_threads(1)
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.sum().backward()
+    torch.optim.AdamW([weight]).step()
 
 
 def start(
@@ -51,4 +59,3 @@ def _run(folder: Path, output: str, variables: Mapping[str, str], packages: Sequ
     sys.argv = ["train.py"]
     sys.path[:0] = [os.getcwd(), *packages]
     runpy.run_path("train.py", run_name="__main__")
-    Path(MODULES).write_text(json.dumps([*sys.modules]))

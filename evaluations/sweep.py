@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -147,16 +148,8 @@ def _small(config: Config) -> float:
     return -0.25 * _rank(config) + (0.15 if config["optimizer"] == "adafactor" else 0.0)
 
 
-def _middle(config: Config) -> float:
-    return 2.2 * _rate(config) ** 2 + _small(config)
-
-
 def _weak_at_one(config: Config) -> float:
     return (-1.3 if config["batch_size"] > 4 else -0.4) * _rate(config) + _small(config)
-
-
-def _category(config: Config) -> float:
-    return 1.1 * _lion(config) - 0.25 * _rank(config) + 0.2 * _rate(config)
 
 
 def _grid_middle(config: Config) -> float:
@@ -171,11 +164,13 @@ _RATE: Final = ("learning_rate",)
 
 SHAPES: Final = (
     Shape("one setting on a log axis", _RATE, lambda of: -_rate(of) + _small(of)),
-    Shape("an optimum in the middle", _RATE, _middle),
+    Shape("an optimum in the middle", _RATE, lambda of: 2.2 * _rate(of) ** 2 + _small(of)),
     Shape(
         "a high learning rate diverges", _RATE, lambda of: -0.9 * _rate(of) + _small(of), diverges_above=5e-3
     ),
-    Shape("a category of three", ("optimizer",), _category),
+    Shape(
+        "a category of three", ("optimizer",), lambda of: 1.1 * _lion(of) - 0.25 * _rank(of) + 0.2 * _rate(of)
+    ),
     Shape("a switch", ("use_ema",), lambda of: 0.9 * _ema(of) + _small(of)),
     Shape("an effect that is weak at one value of another setting", _RATE, _weak_at_one, noise=0.2),
     Shape(
@@ -324,37 +319,20 @@ def first_named(found: SweepAnswer) -> str | None:
     return found.factors[0].keys[0] if found.verdict == "decided" else None
 
 
-@dataclass(slots=True, kw_only=True)
-class Score:
-    """In how many sweeps the answer was right."""
-
-    sweeps: int
-    right: int = 0
-    undecided: int = 0
-    covered: int = 0
-    """The interval of the true setting held the share that 3,000 runs show."""
-
-
-def score(shape: Shape, sweeps: int) -> Score:
-    """Judge the answers to as many sweeps of one shape."""
-    found = Score(sweeps=sweeps)
-    true = _true_share(shape) if shape.truth else 0.0
-    for number in range(sweeps):
-        said = answer(made_sweep(shape, number), metric="val_loss")
-        first = first_named(said)
-        found.undecided += first is None
-        found.right += first in shape.truth
-        for factor in said.factors:
-            if shape.truth and factor.keys[0] == shape.truth[0]:
-                found.covered += factor.low <= true <= factor.high
-    return found
-
-
-def _score_at(place: int, quick: bool) -> Score:
-    """Judge one of all shapes, in a process of its own."""
+def _score_at(place: int, quick: bool) -> dict[str, float]:
+    """Judge the answers to sweeps of one of all shapes, in a process of its own; return shares of the sweeps."""
     shape = EVERY[place]
     say(shape.title)
-    return score(shape, 20 if quick else SWEEPS if shape.truth else NOISE_SWEEPS)
+    sweeps = 20 if quick else SWEEPS if shape.truth else NOISE_SWEEPS
+    true = _true_share(shape) if shape.truth else 0.0
+    said = [answer(made_sweep(shape, number), metric="val_loss") for number in range(sweeps)]
+    first = [first_named(one) for one in said]
+    right, undecided = sum(one in shape.truth for one in first), first.count(None)
+    factors = [factor for one in said for factor in one.factors if factor.keys[0] in shape.truth[:1]]
+    # The interval of the true setting held the share that 3,000 runs show.
+    covered = sum(factor.low <= true <= factor.high for factor in factors)
+    counts = {"right": right, "wrong": sweeps - right - undecided, "undecided": undecided, "covered": covered}
+    return {name: count / sweeps for name, count in counts.items()} | {"sweeps": float(sweeps)}
 
 
 def _true_share(shape: Shape) -> float:
@@ -379,27 +357,19 @@ def run(options: Options) -> str:
     }
     rows = [_row(name, [scores[EVERY.index(shape)] for shape in shapes]) for name, shapes in groups.items()]
     false = [scores[EVERY.index(shape)] for shape in NOISE]
-    named = sum(one.sweeps - one.undecided for one in false)
+    named = round(sum((1 - one["undecided"]) * one["sweeps"] for one in false))
     about = (
         f"Made sweeps of 12 to 30 runs over 6 to 10 settings: {SWEEPS} of each kind with an effect, {NOISE_SWEEPS} of "
         "each without. Mean of the kinds, the worst in brackets; the interval is meant to hold the true share in 0.90."
     )
     header = ["what matters", "kinds", "right first", "wrong first", "undecided", "interval holds"]
-    noise = f"In nothing but noise a setting is named in {share(named, sum(one.sweeps for one in false))}."
+    noise = f"In nothing but noise a setting is named in {share(named, round(sum(one['sweeps'] for one in false)))}."
     return "\n\n".join([about, table(header, rows), noise])
 
 
-def _row(name: str, scores: Sequence[Score]) -> list[str]:
-    has_truth = any(one.right or one.covered for one in scores)
-    wrong = [(one.sweeps - one.right - one.undecided) / one.sweeps for one in scores]
-    cells = [
-        _mean([one.right / one.sweeps for one in scores], worst=min) if has_truth else "-",
-        _mean(wrong, worst=max),
-        f"{sum(one.undecided for one in scores) / sum(one.sweeps for one in scores):.2f}",
-        _mean([one.covered / one.sweeps for one in scores], worst=min) if has_truth else "-",
-    ]
-    return [name, str(len(scores)), *cells]
-
-
-def _mean(shares: Sequence[float], *, worst: Callable[[Sequence[float]], float]) -> str:
-    return f"{sum(shares) / len(shares):.2f} ({worst(shares):.2f})"
+def _row(name: str, scores: Sequence[Mapping[str, float]]) -> list[str]:
+    shares = {what: [one[what] for one in scores] for what in ("right", "wrong", "undecided", "covered")}
+    cells = {what: f"{fmean(of):.2f} ({min(of):.2f})" if any(of) else "-" for what, of in shares.items()}
+    cells["wrong"] = f"{fmean(shares['wrong']):.2f} ({max(shares['wrong']):.2f})"
+    cells["undecided"] = f"{fmean(shares['undecided']):.2f}"
+    return [name, str(len(scores)), *cells.values()]

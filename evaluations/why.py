@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
+import os
 import random
+import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from evaluations.figures import Options, say, table
-from evaluations.figures import share as share_text
-from evaluations.why_runs import CAUSES, NO_CAUSE, Pair, make, plan
+from evaluations import sessions
+from evaluations.figures import Options, say, share, table
 from toolkit.telemetry.answers import differences as kinds
 from toolkit.telemetry.answers.evidence import read_evidence
-from toolkit.telemetry.answers.repeats import Result
-from toolkit.telemetry.answers.siblings import SEEDS, explain
 from toolkit.telemetry.answers.why import Why, why
 
 PAGE: Final = "answers.md"
@@ -59,11 +61,6 @@ class Asked:
             for one in named
         )
 
-    @property
-    def is_step_right(self) -> bool:
-        """Whether the first step that differs is the one said."""
-        return self.answer.step == self.first_step
-
 
 def run(options: Options) -> str:
     """Train the pairs, ask about each, and return the figures."""
@@ -75,7 +72,7 @@ def run(options: Options) -> str:
             asked.append(ask(pair))
             if len(asked) % 25 == 0:
                 say(f"{len(asked)} of {len(pairs)} pairs trained and asked about")
-    return f"{figures(asked)}\n\n{of_sweeps(40 if options.quick else 1000)}"
+    return figures(asked)
 
 
 def ask(pair: Pair) -> Asked:
@@ -103,11 +100,14 @@ def figures(asked: Sequence[Asked]) -> str:
     claims = {
         "injected cause named first": ([one.has_cause(1) for one in caused], "0.90"),
         "injected cause among the first three": ([one.has_cause(3) for one in caused], "0.97"),
-        "first step right, of pairs without noise": ([one.is_step_right for one in exact], "1.00"),
+        "first step right, of pairs without noise": (
+            [one.answer.step == one.first_step for one in exact],
+            "1.00",
+        ),
         "named first from steps and settings alone": ([one.has_cause(1, one.bare) for one in caused], ""),
         "*differ* said of pairs without a cause": ([_differs(one) for one in equal], "at most 0.02"),
     }
-    rows = [[what, share_text(sum(found), len(found)), goal] for what, (found, goal) in claims.items()]
+    rows = [[what, share(sum(found), len(found)), goal] for what, (found, goal) in claims.items()]
     by_cause = []
     for cause in CAUSES:
         these = [one for one in caused if one.pair.cause == cause]
@@ -124,68 +124,13 @@ def figures(asked: Sequence[Asked]) -> str:
     )
 
 
-def of_sweeps(count: int) -> str:
-    """Return how often the interval of what a setting explains holds what it did, in sweeps made with known effects."""
-    rows = []
-    for title, curve, seeds in (("lines", 0.0, 3), ("a parabola", 0.15, 3), ("lines, no repeats", 0.0, 1)):
-        held: list[bool] = []
-        unsaid = total = seeds_held = 0
-        for number in range(count):
-            chance = random.Random(number)
-            runs, done = _sweep(chance, curve, seeds)
-            a, b = chance.sample(runs, 2)
-            found = explain(a, b, runs, "val_loss")
-            for share in found.shares if found is not None else ():
-                if share.what == SEEDS:
-                    alone = b.value - a.value - sum(done[b.key].values()) + sum(done[a.key].values())  # type: ignore[operator]
-                    total, seeds_held = total + 1, seeds_held + (abs(alone) <= (share.high or 0.0))
-                elif share.low is None or share.high is None:
-                    unsaid += 1
-                else:
-                    held.append(share.low <= done[b.key][share.what] - done[a.key][share.what] <= share.high)
-        rows.append([title, share_text(sum(held), len(held)), str(unsaid), share_text(seeds_held, total)])
-    header = [
-        "a loss is made of",
-        "interval of 95 % of a setting held",
-        "not separable",
-        "that of seeds alone",
-    ]
-    about = (
-        f"What settings and seeds explain of two runs of a sweep: {count} made ones each, of three settings."
-    )
-    return f"{about}\n\n{table(header, rows)}"
-
-
-def _sweep(
-    chance: random.Random, curve: float, seeds: int
-) -> tuple[list[Result], dict[str, dict[str, float]]]:
-    """Return the runs of a sweep, and what each setting adds to the loss of each."""
-    runs: list[Result] = []
-    done: dict[str, dict[str, float]] = {}
-    for group in range(10):
-        rate, width = 10 ** chance.uniform(-4, -2), chance.choice((64, 128, 256))
-        dropout, decades = chance.choice((0.0, 0.1, 0.2)), math.log10(rate) + 3
-        for seed in range(seeds):
-            name = f"{group}-{seed}"
-            settings = {"learning_rate": rate, "width": width, "dropout": dropout, "seed": seed}
-            parts = {"learning_rate": 0.15 * decades + curve * decades**2}
-            done[name] = {**parts, "width": -0.1 * math.log2(width / 128), "dropout": 0.3 * dropout}
-            value = 0.7 + sum(done[name].values()) + chance.gauss(0, 0.022)
-            runs.append(Result(key=name, name=name, value=value, settings=settings, created=len(runs)))
-    return runs, done
-
-
 def _differs(one: Asked) -> bool:
     return one.answer.answer == "differ"
 
 
 def _missed(one: Asked) -> str:
-    pair, answer = one.pair, one.answer
-    named = answer.causes[0].difference.what if answer.causes else "nothing"
-    noise = f", {pair.sides[0].config['dtype']} with noise" if pair.is_noisy else ""
-    return (
-        f"{pair.cause}{f' ({pair.variant})' if pair.variant else ''}{noise}: {answer.answer}, {named} first"
-    )
+    named = one.answer.causes[0].difference.what if one.answer.causes else "nothing"
+    return f"{one.pair.cause} {one.pair.variant}: {one.answer.answer}, {named} first"
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
@@ -225,3 +170,216 @@ def _same_by_step(pair: Pair) -> dict[int, bool]:
     for key in one.keys() & two.keys():
         same[key[0]] = same.get(key[0], True) and one[key] == two[key]
     return same
+
+
+# ---------------------------------------------------------------- trainings
+
+
+CAUSES: Final = (*_KIND_OF,)
+NO_CAUSE: Final = "none"
+
+_SCRIPT: Final = Path(__file__).with_name("why_script.py")
+_EDITS: Final = (
+    ("betas=(0.9, 0.99)", "betas=(0.9, 0.95)"),
+    ("nn.GELU()", "nn.ReLU()"),
+    ("nn.Tanh()", "nn.SiLU()"),
+    ("momentum=0.9", "momentum=0.8"),
+    ("clip_grad_norm_(model.parameters(), 2.0)", "clip_grad_norm_(model.parameters(), 0.25)"),
+    ("weight_decay=0.01", "weight_decay=0.1"),
+    ("weight_decay=0.001", "weight_decay=0.05"),
+    ("model.parameters(), 2.0)", "model.parameters(), 2.0 if step <= LATE else 0.1)"),
+)
+"""Lines that are edited; one that is not used by the run's model or optimizer is passed over."""
+_UNUSED: Final = {
+    "deep": ("nn.GELU()",),
+    "wide": ("nn.Tanh()",),
+    "sgd": ("betas", "weight_decay=0.01"),
+    "adamw": ("momentum", "weight_decay=0.001"),
+}
+_PACKAGE: Final = {
+    "1.0.0": "def scaled(logits):\n    return logits\n",
+    "1.1.0": "def scaled(logits):\n    return logits * 1.05\n",
+}
+
+
+@dataclass(slots=True)
+class Side:
+    """How one run of a pair is made."""
+
+    config: dict[str, Any]
+    script: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    world: int = 1
+    resume_at: int | None = None
+    loses: str = ""
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two runs and the truth about them."""
+
+    number: int
+    cause: str
+    variant: str
+    is_noisy: bool
+    folder: Path
+    sides: tuple[Side, Side]
+
+    @property
+    def runs(self) -> tuple[Path, Path]:
+        """The run folders."""
+        return self.folder / "a" / "logs" / "run", self.folder / "b" / "logs" / "run"
+
+
+def plan(folder: Path, *, first: int, with_cause: int, without: int) -> list[Pair]:
+    """Return pairs with each cause equally often, and pairs without one among them; `first` is the first seed."""
+    causes = [CAUSES[at % len(CAUSES)] for at in range(with_cause)] + [NO_CAUSE] * without
+    pairs = [_pair(folder / f"{first + at:04}", first + at, cause) for at, cause in enumerate(causes)]
+    # Mixed, so that what is trained in less time than all of them need has as many of each.
+    places = [(at + 0.5) / with_cause for at in range(with_cause)] + [at / without for at in range(without)]
+    return [pairs[at] for at in sorted(range(len(pairs)), key=places.__getitem__)]
+
+
+def make(pairs: Iterable[Pair], *, seconds: float = math.inf) -> Iterator[Pair]:
+    """Train both runs of each pair, with all processors, and yield it; begin no pair after `seconds`."""
+    sessions.import_all()
+    until = time.monotonic() + seconds
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fork) as pool:
+        jobs = {pool.submit(_make_pair, pair): pair for pair in pairs}
+        for job in as_completed(jobs):
+            if time.monotonic() > until:
+                pool.shutdown(cancel_futures=True)
+            if not job.cancelled():
+                job.result()
+                yield jobs[job]
+
+
+def _pair(folder: Path, number: int, cause: str) -> Pair:
+    chance = random.Random(number)
+    config = {
+        "name": "run",
+        "output_dir": "logs",
+        "model": chance.choice(("deep", "wide")),
+        "optimizer": chance.choice(("sgd", "adamw")),
+        "learning_rate": chance.choice((0.02, 0.01)),
+        "warmup_steps": chance.choice((0, 10, 20)),
+        "steps": chance.choice((60, 80)),
+        "batch_size": 16,
+        "seed": number,
+        "dtype": chance.choice(("float32", "float32", "float32", "bfloat16")),
+        "log_every": chance.choice((1, 1, 5)),
+        "eval_every": 20,
+        "notes": "",
+    }
+    script = _SCRIPT.read_text()
+    packages = {"steady": "1.0.0", "colours": "2.3.1", "tidylog": "0.9"}
+    one = Side(dict(config), script, dict(packages), list(range(512)))
+    other = Side(dict(config), script, dict(packages), list(range(512)))
+    variant = _inject(other, cause, chance)
+    if chance.random() < 0.5:
+        # What differs and does nothing.
+        other.config["notes"] = "again, with a cup of tea"
+        other.config["eval_every"] = chance.choice((0, 10))
+        other.packages["colours"] = "2.4.0"
+        other.packages["tidylog"] = "1.0"
+    if chance.random() < 0.3:
+        other.config["log_every"] = chance.choice((2, 5))
+    if chance.random() < 0.3:
+        other.script = other.script.replace("def main()", "# Trains one run.\ndef main()", 1)
+    if cause == NO_CAUSE and chance.random() < 0.3:
+        other.resume_at, variant = chance.randint(15, 45), "right resume"
+    sides = (one, other) if chance.random() < 0.5 else (other, one)
+    return Pair(number, cause, variant, chance.random() < 0.4, folder, sides)
+
+
+def _inject(side: Side, cause: str, chance: random.Random) -> str:
+    """Put the cause into one run, and return how."""
+    config = side.config
+    if cause == "lr":
+        config["learning_rate"] *= chance.choice((0.5, 0.8, 1.25, 2.0))
+    elif cause == "warm-up":
+        config["warmup_steps"] = chance.choice([n for n in (0, 5, 15, 30) if n != config["warmup_steps"]])
+    elif cause == "seed":
+        config["seed"] += 10_000
+    elif cause == "order of data":
+        if chance.random() < 0.5:
+            config["data_seed"] = chance.randint(1, 1000)
+            return "data_seed"
+        chance.shuffle(side.rows)
+        return "another order of the file"
+    elif cause == "batch size":
+        config["batch_size"] = chance.choice((8, 32))
+    elif cause == "dtype":
+        config["dtype"] = "float32" if config["dtype"] == "bfloat16" else "bfloat16"
+    elif cause == "a line of code":
+        unused = (*_UNUSED[config["model"]], *_UNUSED[config["optimizer"]])
+        old, new = chance.choice([edit for edit in _EDITS if not edit[0].startswith(unused)])
+        assert old in side.script, old
+        side.script = side.script.replace(old, new.replace("LATE", str(chance.randint(15, 45))))
+        return old.strip()
+    elif cause == "a package":
+        side.packages["steady"] = "1.1.0"
+    elif cause == "a resume":
+        side.resume_at = chance.randint(15, 45)
+        lost = ["optimizer", "data"] + (["rng"] if config["model"] == "wide" else [])
+        side.loses = chance.choice(lost)
+        return f"{side.loses} lost"
+    elif cause == "world size":
+        side.world = 2
+    return ""
+
+
+def _make_pair(pair: Pair) -> None:
+    for side, name in zip(pair.sides, "ab", strict=True):
+        folder = pair.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(_packages(folder), ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text(side.script)
+        (folder / "config.json").write_text(json.dumps(side.config))
+        (folder / "data.json").write_text(json.dumps(side.rows))
+        for package, version in side.packages.items():
+            _install(_packages(folder), package, version)
+        # What kernels whose sums have no fixed order make of gradients.
+        size = "1e-3" if side.config["dtype"] == "bfloat16" else "1e-6"
+        noise = {"KERNEL_NOISE": size} if pair.is_noisy else {}
+        if side.resume_at is not None:
+            _train(folder, {**noise, "STOP_AT": str(side.resume_at)}, 1)
+            noise["RESUME_LOSES"] = side.loses
+        _train(folder, noise, side.world)
+
+
+def _packages(folder: Path) -> Path:
+    """Return where the packages of a run are: outside of the folder of its script, as installed ones are."""
+    return folder.with_name(f"{folder.name}-packages")
+
+
+def _install(folder: Path, name: str, version: str) -> None:
+    """Write a distribution as pip does: a package, and what says which version it is."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(_PACKAGE.get(version, "") if name == "steady" else "")
+    about = folder / f"{name}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (about / "RECORD").write_text(f"{name}/__init__.py,,\n")
+
+
+def _train(folder: Path, variables: Mapping[str, str], world: int) -> None:
+    ranks = [
+        sessions.start(
+            folder, "output.txt", {**variables, **_of_rank(folder, rank, world)}, [_packages(folder)]
+        )
+        for rank in range(world)
+    ]
+    for rank in ranks:
+        sessions.end(rank, f"a training in {folder}")
+
+
+def _of_rank(folder: Path, rank: int, world: int) -> dict[str, str]:
+    if world == 1:
+        return {}
+    # By the loopback: the name of a machine without a network has no address.
+    about = {"RANK": str(rank), "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"}
+    return {**about, "STORE": str(folder.absolute() / "store")}

@@ -38,8 +38,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # A `make` that a test starts would print and do other things as a part of `make test` than by itself.
-for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ARGS"):
     os.environ.pop(_name, None)
+
+# A shell starts what runs in the background so that it ignores Ctrl-C, and so would every program of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Several threads for a few numbers wait for each other, and for the tests of other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

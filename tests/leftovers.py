@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.telemetry.logger.writing import pipeline
-from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.journal import head_of, journals_in, shared_memory_folders
 
 _BELOW = "RECOVER_RUNS_BELOW"
 
@@ -23,19 +23,22 @@ def recover_only_runs_below(folder: Path | None = None) -> None:
 
     def of_these_tests(memory: Path, *, of_others: bool = False) -> Iterator[Path]:
         for path in journals_in(memory, of_others=of_others):
-            record_file = record_file_of(path)
-            if record_file is None or place in record_file.parents:
+            head = head_of(path)
+            if head is None or place in head.record_file.parents:
                 yield path
 
     pipeline.journals_in = of_these_tests
 
 
+def journals_of_runs_below(folder: Path) -> list[Path]:
+    """Return the journals in shared memory whose runs lie below `folder`."""
+    place = folder.resolve()
+    heads = {path: head_of(path) for shared in shared_memory_folders() for path in journals_in(shared)}
+    # A journal names the real path. To resolve it again would ask a disk that another test lets hang.
+    return [path for path, head in heads.items() if head is not None and place in head.record_file.parents]
+
+
 def remove_journals_of_runs_below(folder: Path) -> None:
     """Remove the journals in shared memory whose runs lie below `folder`."""
-    place = folder.resolve()
-    for shared in shared_memory_folders():
-        for path in journals_in(shared):
-            # A journal names the real path. To resolve it again would ask a disk that another test lets hang.
-            record_file = record_file_of(path)
-            if record_file is not None and place in record_file.parents:
-                path.unlink(missing_ok=True)
+    for path in journals_of_runs_below(folder):
+        path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.key_values import key_values_in
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
@@ -137,6 +138,17 @@ def completion(step: int, text: str = "because", **fields: Any) -> dict[str, Any
         "completion": text,
         **fields,
     }
+
+
+def finding(kind: str = "spike", step: int | None = 1, **fields: Any) -> Finding:
+    """Return a finding that is open since `step`, and a warning, where `fields` do not say otherwise."""
+    about = {"metric": "train_loss", "severity": "warning", "noticed_step": step or 0} | fields
+    return Finding(**{"id": f"1-{kind}-{about['metric']}-{step}", "kind": kind, "start_step": step, **about})
+
+
+def finding_record(kind: str, step: int, *, time: float = BEGAN, **fields: Any) -> dict[str, Any]:
+    """Return what a run writes of such a finding."""
+    return {"event": "finding", "session": 1, "time": time, **finding(kind, step, **fields).to_fields()}
 
 
 def log_run(log_dir: Path, name: str, losses: Iterable[float], **options: Any) -> Path:

@@ -18,6 +18,7 @@ from toolkit.telemetry.reports.finding_text import (
     value_of,
     when_text,
 )
+from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
@@ -57,20 +58,21 @@ from .step_evidence import step_evidence
 Tone = Literal["red", "orange", "blue"]
 
 SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
-    "critical": ("Critical", ":material/error:", "red"),
-    "warning": ("Warning", ":material/warning:", "orange"),
-    "info": ("Info", ":material/info:", "blue"),
+    "critical": ("Critical", "✕", "red"),
+    "warning": ("Warning", "▲", "orange"),
+    "info": ("Info", "●", "blue"),
 }
 _MAX_LABELS: Final = 500
+_MAX_COMMAND: Final = 4_000
 _MAX_CHANGES: Final = 3
 _SET_BY_LR: Final = frozenset(
     {"nan", "spike", "divergence", "plateau", "exploding_grad", "val_spike", "lr_problem", "loss_scale"}
 )
 """Kinds whose usual cause is the learning rate, its warm-up or missing clipping."""
 _VERDICTS: Final = {
-    "better": ":green[:material/trending_down: it helped]",
-    "worse": ":red[:material/trending_up: it got worse]",
-    "same": ":gray[:material/trending_flat: no clear change]",
+    "better": ":green[✓ it helped]",
+    "worse": ":red[✕ it got worse]",
+    "same": ":gray[no clear change]",
 }
 
 
@@ -123,20 +125,20 @@ def _occurrence(alert: Finding) -> str:
 
 
 def _head(group: AlertGroup, alert: Finding, labels: Labels) -> None:
-    word, icon, tone = SEVERITIES[alert.severity]
+    word, sign, tone = SEVERITIES[alert.severity]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge(word, icon=icon, color=tone)
+        st.badge(f"{sign} {word}", color=tone)
         section(md(title_of(alert), 60), width="content")
         if len(group.alerts) > 1:
             still = sum(item.is_open for item in group.alerts)
             some = f", {count(still)} open" if still else ""
             st.badge(f"{count(len(group.alerts))} times{some}", color="gray")
         if not alert.is_open:
-            st.badge("resolved", icon=":material/check_circle:", color="green")
+            st.badge("✓ resolved", color="green")
         if alert.acknowledged_key in labels.acknowledged:
             st.badge("seen", color="gray")
         if alert.kind in labels.muted:
-            st.badge("muted", icon=":material/notifications_off:", color="gray")
+            st.badge("muted", color="gray")
         sure = sure_text(alert.kind, alert.confidence) if alert.event == FINDING else ""
         if sure:
             st.caption(sure, help=basis_text(alert.kind, alert.confidence), width="content")
@@ -252,7 +254,6 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -
             and alert.kind not in labels.muted
             and st.button(
                 f"Mute “{md(title_of(alert), 40)}” for this run",
-                icon=":material/notifications_off:",
                 type="tertiary",
                 key=f"_mute {page.key} {group.key}",
             )
@@ -261,9 +262,7 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -
     show_answers(page.store, page.key, requests)
     own = own_answer(page.store, page.key, alert)
     if own is not None:
-        st.markdown(
-            f":small[:material/smart_toy: requested by the run itself: {md(subject(own))} {describe(own)}]"
-        )
+        st.markdown(f":small[requested by the run itself: {md(subject(own))} {describe(own)}]")
     for effect in effects_on(page.store, page.key, alert):
         st.markdown(f":small[{_effect_text(effect)}]")
 
@@ -314,7 +313,7 @@ def save_labels(page: RunPage, labels: Labels) -> None:
 
 def _effect_text(effect: Effect) -> str:
     where = f" at step {effect.step:,}" if effect.step is not None else ""
-    prefix = f":material/tune: {md(effect.what, 80)}{where}: "
+    prefix = f"{md(effect.what, 80)}{where}: "
     if effect.before is None:
         return prefix + f"{md(effect.metric)} was not logged before."
     if effect.records_after < RECORDS_COMPARED:
@@ -329,30 +328,26 @@ def _effect_text(effect: Effect) -> str:
 
 
 ENDINGS: Final = {
-    FAILED: ("The run failed", ":material/error:"),
-    LOST: ("The run was lost", ":material/help:"),
-    STALLED: ("The run has stalled", ":material/hourglass_top:"),
+    FAILED: "The run failed",
+    LOST: "The run was lost",
+    STALLED: "The run has stalled",
 }
 
 
-def what_now_card(page: RunPage) -> None:
-    """Show the card; nothing for a run that is all right."""
+def what_now_html(page: RunPage) -> str:
+    """Return how a run ended or stalled, and what helps, as HTML made from escaped text; empty if it is all right."""
     known = what_now(page.store, page.key)
     if known is None:
-        return
-    title, icon = ENDINGS[known.status]
-    with st.container(border=True):
-        section(f"{icon} {title}: what now?")
-        left, right = st.columns(2, gap="medium")
-        with left:
-            st.markdown("\n".join(f"- {line}" for line in _happened(known)))
-        with right:
-            _checkpoint(known)
-            _command(known)
+        return ""
+    happened = "".join(f"<li>{line}</li>" for line in _happened(known))
+    return (
+        f'<div class="telemetry-now"><h2>{ENDINGS[known.status]}: what now?</h2><ul>{happened}</ul>'
+        f"<div>{_checkpoint(known)}{_command(known)}</div></div>"
+    )
 
 
 def _happened(known: WhatNow) -> list[str]:
-    """Return what is known about the end, as Markdown."""
+    """Return what is known about the end, as HTML."""
     ending = known.ending
     lines = []
     step = known.step if ending is None or ending.step is None else ending.step
@@ -365,24 +360,23 @@ def _happened(known: WhatNow) -> list[str]:
         lines.append(f"It ended {where}.")
     if known.why != known.status:
         guess = "" if known.sure else " (estimated from the time of its last record)"
-        lines.append(f"{md(known.why[:1].upper() + known.why[1:])}{guess}.")
+        lines.append(f"{text_html(known.why[:1].upper() + known.why[1:])}{guess}.")
     if ending is not None and ending.error is not None:
         error = ending.error
-        lines.append(f"Error: **{md(message_of(error), 200)}**")
+        lines.append(f"Error: <b>{text_html(message_of(error), 200)}</b>")
         if error.where:
-            lines.append(f"In {md(error.where, 160)}")
+            lines.append(f"In {text_html(error.where, 160)}")
         if error.out_of_memory:
             lines.append("It ran out of memory: lower the batch size, or free the device.")
     inside = _inside(known)
     if inside:
-        lines.append(f"It was inside: {' › '.join(f'**{md(name, 60)}**' for name in inside)}.")  # noqa: RUF001
+        lines.append(f"It was inside: {' › '.join(f'<b>{text_html(name, 60)}</b>' for name in inside)}.")  # noqa: RUF001
     if ending is not None and ending.hang:
-        lines.append(md(ending.hang))
+        lines.append(text_html(ending.hang))
     if known.status == STALLED and known.pid is not None:
-        host = f" on {md(known.host)}" if known.host else ""
-        lines.append(
-            f"Its process is {known.pid}{host}. `py-spy dump --pid {known.pid}` shows where it is stuck."
-        )
+        host = f" on {text_html(known.host)}" if known.host else ""
+        dump = f"<code>py-spy dump --pid {known.pid}</code>"
+        lines.append(f"Its process is {known.pid}{host}. {dump} shows where it is stuck.")
     return lines
 
 
@@ -392,23 +386,19 @@ def _inside(known: WhatNow) -> tuple[str, ...]:
     return known.ending.inside or (known.ending.error.spans if known.ending.error is not None else ())
 
 
-def _checkpoint(known: WhatNow) -> None:
+def _checkpoint(known: WhatNow) -> str:
     good, since = known.checkpoint, known.spoiled_since
     if good is not None:
         before = f", the last one before the loss went wrong at step {count(since)}" if known.newer else ""
-        st.markdown(f"**Last good checkpoint**: {_about(good)}{before}")
-        st.code(clean(good.path), language=None)
-    elif known.newer is not None and since is not None:
-        st.markdown(
-            f"**No good checkpoint**: the loss went wrong at step {count(since)}, before the first one was saved."
-        )
-    elif known.save_folder is not None:
-        st.markdown("**No checkpoint was recorded.** By its configuration the run saves to:")
-        st.code(clean(known.save_folder), language=None)
-    else:
-        st.markdown("**No checkpoint was recorded**, and the configuration names no folder for them.")
-    if good is not None and known.newer is not None:
-        st.caption(f"A newer one, {_about(known.newer)}, has the bad weights.")
+        bad = f"<p>A newer one, {_about(known.newer)}, has the bad weights.</p>" if known.newer else ""
+        return f"<p><b>Last good checkpoint</b>: {_about(good)}{before}</p>{_code(good.path)}{bad}"
+    if known.newer is not None and since is not None:
+        at = f"at step {count(since)}, before the first one was saved"
+        return f"<p><b>No good checkpoint</b>: the loss went wrong {at}.</p>"
+    if known.save_folder is not None:
+        saves = "By its configuration the run saves to:"
+        return f"<p><b>No checkpoint was recorded.</b> {saves}</p>{_code(known.save_folder)}"
+    return "<p><b>No checkpoint was recorded</b>, and the configuration names no folder for them.</p>"
 
 
 def _about(checkpoint: Checkpoint) -> str:
@@ -420,24 +410,22 @@ def _about(checkpoint: Checkpoint) -> str:
     return " · ".join(parts)
 
 
-def _command(known: WhatNow) -> None:
+def _command(known: WhatNow) -> str:
     resume, good = known.resume, known.checkpoint
     if resume is None:
-        st.markdown("**Its command line was not recorded**, so how to resume it is not known here.")
-        return
+        return "<p><b>Its command line was not recorded</b>, so how to resume it is not known here.</p>"
     if resume.resumes and known.newer is not None and good is None:
-        st.markdown(
-            "**Start over**, with other settings and another name; resuming would load the bad weights."
-        )
+        how = "<b>Start over</b>, with other settings and another name; resuming would load the bad weights."
     elif resume.resumes:
-        st.markdown(
-            "**Resume it**" if known.status != STALLED else "**Resume it** (after stopping the process)"
-        )
+        how = "<b>Resume it</b>" + (" (after stopping the process)" if known.status == STALLED else "")
     else:
-        st.markdown("**It was started with** this command; whether that resumes is up to the script.")
-    st.code(clean(resume.command), language="bash", wrap_lines=True)
+        how = "<b>It was started with</b> this command; whether that resumes is up to the script."
     notes = list(resume.notes)
     if resume.resumes and known.newer is not None and good is not None:
         notes.append("Move the newer checkpoint away first, or the run continues from it.")
-    for note in notes:
-        st.caption(md(note))
+    said = "".join(f"<p>{text_html(note)}</p>" for note in notes)
+    return f"<p>{how}</p>{_code(resume.command)}{said}"
+
+
+def _code(text: str) -> str:
+    return f"<pre>{text_html(text, _MAX_COMMAND)}</pre>"

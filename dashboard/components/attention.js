@@ -50,7 +50,7 @@ function drawChoice(box) {
     return;
   }
   const isOn = mayNotify();
-  const button = make("button", "telemetry-notify-button", isOn ? "Turn notifications off" : "Notify me of critical alerts");
+  const button = make("button", "", isOn ? "Turn notifications off" : "Notify me of critical alerts");
   button.type = "button";
   button.onclick = async () => {
     if (isOn) store(localStorage, CHOICE, "off");

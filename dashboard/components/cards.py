@@ -77,9 +77,11 @@ def _sparkline(values: Sequence[float | None]) -> str:
             lines.append([])
         else:
             y = 15.0 if is_flat else 28 - 26 * (value - low) / span
-            lines[-1].append(f"{100 * number / (len(values) - 1):.1f},{y:.1f}")
+            lines[-1].append(f"{number},{y:.1f}")
     drawn = "".join(f'<polyline points="{" ".join(line)}"/>' for line in lines if len(line) > 1)
-    return f'<svg viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
+    return (
+        f'<svg viewBox="0 0 {len(values) - 1} 30" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
+    )
 
 
 # ---------------------------------------------------------------- where the time went
@@ -99,12 +101,10 @@ def ledger_bar(spent: TimeSpent, *, key: str) -> None:
     _draw(bar + legend_html(ledger.lines), key=f"_ledger {key}")
     advice = advice_on(ledger)
     if advice is not None:
-        icon = ":orange[:material/warning:]" if advice.much else ":material/lightbulb:"
-        st.caption(f"{icon} {advice.text}")
+        st.caption(f":orange[▲] {advice.text}" if advice.much else advice.text)
     with st.expander("Time breakdown"):
         _draw(table_html(ledger), key=f"_ledger table {key}")
-        for note in _notes(ledger):
-            st.caption(note)
+        st.caption("  \n".join(_notes(ledger)))
         if len(ledger.sessions) > 1:
             _sessions(ledger.sessions, key=f"_ledger sessions {key}")
 

@@ -124,7 +124,7 @@ def main_chart(shown: Compared, statistics: Sequence[str] = ()) -> None:
     if shown.names.get(shown.metric):
         draw_curves(curves_spec(shown, shown.metric, is_small=False), key="chart compare")
     else:
-        st.info(f"None of these runs has logged {md(shown.metric)}.", icon=":material/show_chart:")
+        st.info(f"None of these runs has logged {md(shown.metric)}.")
 
 
 def pick_metric(names: Mapping[str, Mapping[str, str]], primary: Primary | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
@@ -32,11 +33,11 @@ _LOG_EVERY_WHAT: Final = "log every"
 _MAX_ANSWERS: Final = 3
 _WHILE_ASKED_S: Final = 2.0
 _MAX_EXACT: Final = 2**53
-_ACTIONS: Final[dict[str, tuple[str, str]]] = {
-    "save": ("Save", ":material/save:"),
-    "sample": ("Sample", ":material/image:"),
-    "save_and_stop": ("Save and stop", ":material/save:"),
-    "stop": ("Stop", ":material/stop_circle:"),
+_ACTIONS: Final = {
+    "save": "Save",
+    "sample": "Sample",
+    "save_and_stop": "Save and stop",
+    "stop": "Stop",
 }
 
 
@@ -127,12 +128,11 @@ def _buttons(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
         return
     with st.container(horizontal=True):
         for name in declared:
-            word, icon = _ACTIONS[name]
-            if st.button(word, icon=icon, key=f"_{name} {key}"):
+            if st.button(_ACTIONS[name], key=f"_{name} {key}"):
                 if name in ("stop", "save_and_stop"):
                     _confirm_stop(store, key, name)
                 else:
-                    send_request(store, key, {"actions": (name,)}, word.lower())
+                    send_request(store, key, {"actions": (name,)}, _ACTIONS[name].lower())
 
 
 @st.dialog("Stop this run?")
@@ -147,9 +147,9 @@ def _confirm_stop(store: RunStore, key: str, action: str) -> None:
     with st.container(horizontal=True):
         if st.button("Let it run", key="_no_stop"):
             st.rerun()
-        confirmed = st.button(_ACTIONS[action][0], key="_yes_stop")
+        confirmed = st.button(_ACTIONS[action], key="_yes_stop")
         # An error stays visible.
-        if confirmed and send_request(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
+        if confirmed and send_request(store, key, {"actions": (action,)}, _ACTIONS[action].lower()):
             st.rerun()
 
 
@@ -173,9 +173,9 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any]) -> Non
     widget = f"_knob {key} {name}"
     bounds = f" :gray[{short_number(low)} to {short_number(high)}]" if None not in (low, high) else ""
     new: Any
-    # A widget's own label is Markdown where it is drawn, and plain text where it is read aloud.
+    # A widget's own label is Markdown where it is drawn, if only unseen, and plain text where it is read aloud.
     st.markdown(f":small[{md(name, 60)}{bounds}]")
-    label = clean(name)[:60]
+    label = re.sub(r"\W+|\b_+|_+\b", " ", name)[:60]
     with st.container(horizontal=True, vertical_alignment="center"):
         if kind == "bool":
             new = st.toggle(label, value=bool(value), key=widget, label_visibility="collapsed")
@@ -263,7 +263,7 @@ def send_request(
         st.error(md(str(error)))
         return False
     session.remember_request(key, request_id, what, time.time(), about=about)
-    st.toast(f"{md(what)}: sent to the run.", icon=":material/send:")
+    st.toast(f"{md(what)}: sent to the run.")
     return True
 
 
@@ -300,8 +300,7 @@ def _announce(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) 
     for request in requests:
         if request["id"] in new:
             answer = answers[request["id"]]
-            icon = ":material/check_circle:" if _is_done(answer) else ":material/block:"
-            st.toast(f"{md(request['what'])}: {describe(answer)}", icon=icon)
+            st.toast(f"{_sign(answer)} {md(request['what'])}: {describe(answer)}")
 
 
 def _earlier_answers(store: RunStore, key: str, shown: Container[str]) -> None:
@@ -312,7 +311,7 @@ def _earlier_answers(store: RunStore, key: str, shown: Container[str]) -> None:
         sent_at = record.get("time")
         when = f" :gray[{ago(time.time() - sent_at)}]" if isinstance(sent_at, (int, float)) else ""
         text = f"{md(subject(record))}: {describe(record)}{_saved_to(store, key, record)}"
-        st.markdown(f":small[{_icon(record)} {text}{when}]")
+        st.markdown(f":small[{_sign(record)} {text}{when}]")
 
 
 def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> None:
@@ -328,10 +327,10 @@ def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]
                 state = f"no answer, the run is now {md(card.status.name)}"
             elif request["what"].startswith(_LOG_EVERY_WHAT) and (wait_s := _pause_left(store, key)) > 0:
                 state = f"waits, {wait_s:.0f} s"
-            st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, sent {sent}]]")
+            st.markdown(f":gray[:small[{md(request['what'])}: {state}, sent {sent}]]")
         else:
             text = f"{md(request['what'])}: {describe(answer)}{_saved_to(store, key, answer)}"
-            st.markdown(f":small[{_icon(answer)} {text}]")
+            st.markdown(f":small[{_sign(answer)} {text}]")
 
 
 def _pause_left(store: RunStore, key: str) -> float:
@@ -372,8 +371,8 @@ def _is_done(answer: Record) -> bool:
     return answer.get("status") in ("applied", "clamped")
 
 
-def _icon(answer: Record) -> str:
-    return ":green[:material/check_circle:]" if _is_done(answer) else ":orange[:material/block:]"
+def _sign(answer: Record) -> str:
+    return ":green[✓]" if _is_done(answer) else ":orange[✕]"
 
 
 def describe(answer: Record) -> str:

@@ -12,7 +12,7 @@ import streamlit as st
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
 from toolkit.telemetry.runfolder.labels import LabelsError
-from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.metrics import INTERNAL, OF_THE_MACHINE
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, Record, is_spread
 from toolkit.telemetry.runfolder.untrusted import number_in
 from toolkit.telemetry.runs.curve_axes import axes_of
@@ -243,13 +243,14 @@ def pin_box(page: RunPage, label: str = "Pins", also: Callable[[], None] | None 
     pins = pins_of(page.store, page.key)
     if not can_pin() and also is None:
         return pins
-    with st.popover(label, icon=":material/star:" if also is None else ":material/grid_view:"):
+    with st.popover(label):
         if also is not None:
             also()
         if not can_pin():
             return pins
         logged = [info.name for info in page.store.metrics(page.key)]
         names = [name for name in logged if not name.startswith(INTERNAL) and not is_spread(name, logged)]
+        names.sort(key=lambda name: name.startswith(OF_THE_MACHINE))
         _choose(page, pins, names)
         _hide(page, pins, names)
     return pins_of(page.store, page.key)

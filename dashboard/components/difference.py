@@ -130,9 +130,7 @@ def ask_why(base: str, keys: Sequence[str], cards: Mapping[str, RunCard]) -> Non
         return
     texts = option_texts(cards[key] for key in keys)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        is_asked = st.button(
-            "Why do they differ?", icon=":material/troubleshoot:", key="_why_asked", type="tertiary"
-        )
+        is_asked = st.button("Why do they differ?", key="_why_asked", type="tertiary")
         other = others[0]
         if len(others) > 1:
             other = st.selectbox(

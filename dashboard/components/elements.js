@@ -39,7 +39,14 @@ function drawStar(div, data, click) {
 
 // Markup that the server has made from escaped text; nothing else is ever interpreted as markup.
 function putMarkup(box, html) {
-  if (box && box.__html !== html) box.innerHTML = box.__html = html;
+  if (!box || box.__html === html) return;
+  box.__html = html;
+  const made = make("template");
+  made.innerHTML = html;
+  const parts = [...made.content.childNodes], before = [...box.childNodes];
+  // What is the same stays, with the focus and the selection in it.
+  parts.forEach((part, i) => { if (!before[i]) box.append(part); else if (!before[i].isEqualNode(part)) before[i].replaceWith(part); });
+  for (const part of before.slice(parts.length)) part.remove();
 }
 
 export function markup({ data, parentElement }) { putMarkup(parentElement.querySelector(".telemetry-markup"), data.html); }

@@ -84,34 +84,34 @@ def _line(record: Record, times: int, now: float) -> str:
     when = f" :gray[{' · '.join(about)}]" if about else ""
     if event == records.CHECKPOINT:
         best = ", the best so far" if record.get("is_best") else ""
-        return f":material/save: Checkpoint{where}{best}{when}"
+        return f"Checkpoint{where}{best}{when}"
     if event == records.CONTROL_CHANGE:
-        return f":material/tune: {md(subject(record))} {describe(record)}{when}"
+        return f"{md(subject(record))} {describe(record)}{when}"
     if event == records.EPOCH:
-        return f":material/flag: Epoch {md(str(record.get('epoch')))} ended{where}{when}"
+        return f"Epoch {md(str(record.get('epoch')))} ended{where}{when}"
     if event == records.SAMPLE:
-        return f":material/image: Samples{where}{when}"
+        return f"Samples{where}{when}"
     if event == records.START:
-        return f":material/play_circle: Session {md(str(record.get('session', 1)))} started{when}"
+        return f"Session {md(str(record.get('session', 1)))} started{when}"
     if event == records.END:
         status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
         why = f": {md(reason, 80)}" if reason not in ("", status) else ""
-        return f":material/stop_circle: {md(status[:1].upper() + status[1:])}{why}{when}"
+        return f"{md(status[:1].upper() + status[1:])}{why}{when}"
     if event == records.FINDING:
         over = record.get("state") == "resolved"
-        icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
-        return f"{icon} {md(_title(record), 60)}{' resolved' if over else ''}{where}{when}"
+        sign = ":green[✓]" if over else ":orange[▲]"
+        return f"{sign} {md(_title(record), 60)}{' resolved' if over else ''}{where}{when}"
     if event == records.LOST:
         lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
-        return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
+        return f":orange[▲ {lost} records lost: {reason}]{when}"
     if event == records.ERROR:
         # The message starts with the type.
         message = md(str(record.get("message") or record.get("type") or "Error"), 140)
-        count, icon = record.get("count"), ":material/error:"
+        count = record.get("count")
         often = f" ({count:,} times)" if isinstance(count, int) and count > 1 else ""
-        return f":red[{icon} {message}{often}]{where}{when}"
+        return f":red[✕ {message}{often}]{where}{when}"
     name = str(event)
-    return f":material/bolt: {md(name[:1].upper() + name[1:], 60)}{where}{when}"
+    return f"{md(name[:1].upper() + name[1:], 60)}{where}{when}"
 
 
 def _title(record: Record) -> str:

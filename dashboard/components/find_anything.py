@@ -58,7 +58,7 @@ def _places() -> list[_Place]:
     of_run = {} if current is None else {"run": current}
     found = [
         _Place(title, name, {} if name in ("runs", "compare") else of_run)
-        for name, (title, _, _) in page_links.PAGES.items()
+        for name, (title, _) in page_links.PAGES.items()
     ]
     found += [_Place(f"{word} · view of Runs", "runs", {"show": word}) for word in ("Charts", "Sweep")]
     cards = store.list_runs(_LISTED).cards

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import streamlit as st
@@ -36,7 +37,7 @@ from toolkit.telemetry.runs.store import (
     labelled,
 )
 
-from .. import page_links, session
+from .. import session
 from . import page_states
 from .control_box import control_box, declared_control
 from .page_states import section
@@ -113,13 +114,13 @@ DrawnFrom: TypeAlias = Callable[[RunPage, Sequence[Finding]], object]
 def open_run(
     *,
     show_worst: bool = True,
-    below: Callable[[RunPage], None] | None = None,
+    summary: Callable[[RunPage], str] | None = None,
     drawn_from: DrawnFrom | None = None,
 ) -> RunPage | None:
     """Draw the frame of this tab's run, with its worst alert if `show_worst`, and return it; None without a run.
 
-    `below` is drawn under the head and refreshed with it. The page is drawn again when what `drawn_from` returns has
-    changed, such as the set of metrics.
+    `summary` returns HTML made from escaped text, for below the head, of a page that is about metrics. The page is
+    drawn again when what `drawn_from` returns has changed, such as the set of metrics.
     """
     store = session.store()
     key = session.current_run()
@@ -159,7 +160,9 @@ def open_run(
         page_states.guarded("The control box", lambda: control_box(store, key))
     is_unreadable = card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records
     # With only the manifest broken, the records are still shown. A run that ended may be resumed: the head checks that.
-    head = _Head(page, show_worst=show_worst, below=None if is_unreadable else below, drawn_from=drawn_from)
+    head = _Head(
+        page, show_worst=show_worst, summary=None if is_unreadable else summary, drawn_from=drawn_from
+    )
     with st.container(key="head", gap="small"):
         live(page, "The header", head.draw, idle_s=_SECONDS_WHEN_NOT_LIVE, until_examined=True)
         if not card.live:
@@ -280,10 +283,10 @@ class _Head:
         page: RunPage,
         *,
         show_worst: bool,
-        below: Callable[[RunPage], None] | None,
+        summary: Callable[[RunPage], str] | None,
         drawn_from: DrawnFrom | None,
     ) -> None:
-        self._page, self._show_worst, self._below, self._drawn_from = page, show_worst, below, drawn_from
+        self._page, self._show_worst, self._summary, self._drawn_from = page, show_worst, summary, drawn_from
         self._alerts: list[Finding] = []
         self._examined = 1.0
         self._drawn_with: object = None
@@ -296,16 +299,17 @@ class _Head:
         page_states.guarded("The run's state", self._redraw_if_changed)
         card = page.card
         unseen = unseen_alerts(self._alerts, page.store.meta(page.key).labels)
-        page_states.guarded("The name of the run", lambda: _name_and_progress(page, card, unseen))
+        # In one component: each message of a refresh costs.
+        below = [worst_html(page.key, unseen)] if self._show_worst else []
+        page_states.guarded("The summary", lambda: below.append(self._summary(page) if self._summary else ""))
+        page_states.guarded("The name of the run", lambda: _name_and_progress(page, card, unseen, below))
         _problems(card, health)
         if self._examined < 1.0:
             st.progress(self._examined, text=f"Examined {self._examined:.0%} of the records so far")
-        if self._show_worst:
-            page_states.guarded("The alert summary", lambda: _worst(page, unseen))
         self._name_tab(card, unseen)
         _announce_once(page, unseen)
-        if self._below is not None:
-            self._below(page)
+        if self._summary is not None and not page.store.metrics(page.key):
+            page_states.no_metrics(card, health)
 
     def _examine(self) -> None:
         page = self._page
@@ -339,13 +343,13 @@ class _Head:
             st.set_page_config(page_title=tab[0], page_icon=tab[1])
 
 
-def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Finding]) -> None:
+def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Finding], below: Sequence[str]) -> None:
     show_component(
         "run_head",
         '<div class="telemetry-markup"></div><div class="telemetry-live" role="status" aria-live="polite"></div>',
         data={
             "run": page.key,
-            "html": head_html(page, card),
+            "html": head_html(page, card) + "".join(below),
             "at": time.time(),
             "attention": _attention(page.key, card, unseen),
         },
@@ -399,7 +403,7 @@ def _problems(card: RunCard, health: Health) -> None:
     if card.status.name != UNREADABLE or health.records:
         page_states.health_strip(health)
     if card.problem and card.status.name != UNREADABLE:
-        st.warning(md(card.problem), icon=":material/warning:")
+        st.warning(md(card.problem))
 
 
 def _about(card: RunCard) -> str:
@@ -450,23 +454,22 @@ def step_seconds(page: RunPage) -> float | None:
     return float(np.median(recent)) if len(recent) else None
 
 
-def _worst(page: RunPage, alerts: Sequence[Finding]) -> None:
+def worst_html(key: str, alerts: Sequence[Finding]) -> str:
+    """Return how many alerts are open, and the worst, as a link made from escaped text; empty without any."""
     counts = Counter(alert.severity for alert in alerts)
     badges = []
     if counts["critical"]:
-        badges.append(f":red-badge[:material/error: {counts['critical']} critical]")
-    if counts["warning"]:
-        plural = "s" if counts["warning"] > 1 else ""
-        badges.append(f":orange-badge[:material/warning: {counts['warning']} warning{plural}]")
-    if badges:
-        st.page_link(
-            page_links.page("alerts"),
-            label=f"{' '.join(badges)} **{md(title_of(alerts[0]), 60)}** {md(alerts[0].message, 200)}",
-            icon=":material/arrow_forward:",
-            icon_position="right",
-            query_params={"run": page.key},
-            help="What to try",
+        badges.append(
+            f'<span class="telemetry-badge telemetry-badge-red">✕ {counts["critical"]} critical</span>'
         )
+    if counts["warning"]:
+        text = f"▲ {counts['warning']} warning{'s' if counts['warning'] > 1 else ''}"
+        badges.append(f'<span class="telemetry-badge telemetry-badge-orange">{text}</span>')
+    if not badges:
+        return ""
+    words = f"<b>{text_html(title_of(alerts[0]), 60)}</b> {text_html(alerts[0].message)}"
+    href = f"/alerts?run={quote(key, safe='')}"
+    return f'<a class="telemetry-alert" href="{href}" title="What to try">{" ".join(badges)} {words} →</a>'
 
 
 def _announce_once(page: RunPage, alerts: Sequence[Finding]) -> None:
@@ -478,7 +481,6 @@ def _announce_once(page: RunPage, alerts: Sequence[Finding]) -> None:
         worst = critical[new[0]]
         st.toast(
             f"**{md(title_of(worst), 60)}**{more} {md(worst.message, 200)}",
-            icon=":material/error:",
             duration="long",
         )
 

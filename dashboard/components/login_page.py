@@ -20,7 +20,7 @@ def login_page() -> None:
             st.error("Access denied. Open the link printed in the terminal where the dashboard was started.")
         elif st.user.get("is_logged_in") is not True:
             st.markdown("Log in to see the training runs.")
-            st.button("Log in", type="primary", icon=":material/login:", on_click=st.login)
+            st.button("Log in", type="primary", on_click=st.login)
         else:
             is_unverified = st.user.get("email") and st.user.get("email_verified") is not True
             st.error(
@@ -48,4 +48,4 @@ def _who() -> str:
 
 
 def _log_out() -> None:
-    st.button("Log out", icon=":material/logout:", key="_logout", on_click=st.logout)
+    st.button("Log out", key="_logout", on_click=st.logout)

@@ -43,7 +43,6 @@ def draw_output(page: RunPage) -> None:
             key="find",
             bind="query-params",
             placeholder="search the output",
-            icon=":material/search:",
             label_visibility="collapsed",
         )
         streams = session.kept_in_url(
@@ -79,7 +78,7 @@ def _output(page: RunPage, rank: int, text: str, streams: tuple[str, ...]) -> No
             _none(log.problem or "")
             return
         if log.problem is not None:
-            st.caption(f":material/warning: {md(log.problem, 300)}")
+            st.caption(f"▲ {md(log.problem, 300)}")
         _window(page, log, f"output {page.key} {rank} {text} {streams}", text, streams)
 
 
@@ -103,7 +102,7 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
     numbers = sorted(found[:_SHOWN])
     lines = [line for number in numbers for line in log.lines(number, number + 1)]
     if not lines:
-        st.info("No line matches." if log.count else "Nothing was printed yet.", icon=":material/search_off:")
+        st.info("No line matches." if log.count else "Nothing was printed yet.")
     chosen = _chosen(key, lines, asked)
     if lines:
         show_component(
@@ -123,9 +122,9 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if len(found) > _SHOWN:
             older = [*ends, numbers[0]]
-            st.button("Older", icon=":material/arrow_upward:", on_click=_show_upto, args=(ends_key, older))
+            st.button("Older", on_click=_show_upto, args=(ends_key, older))
         if ends:
-            st.button("Newest", icon=":material/arrow_downward:", on_click=_show_upto, args=(ends_key, []))
+            st.button("Newest", on_click=_show_upto, args=(ends_key, []))
         st.caption(_summary(log, lines, text, streams, is_newest=not ends, has_older=len(found) > _SHOWN))
     if chosen is not None:
         _logged_at(page, chosen)
@@ -205,6 +204,5 @@ def _logged_at(page: RunPage, line: OutputLine) -> None:
         st.page_link(
             page_links.page("metrics"),
             label=f"Show step {step:,} in Metrics",
-            icon=":material/show_chart:",
             query_params={"run": page.key, "from": str(max(0, step - _ROOM)), "to": str(step + _ROOM)},
         )

@@ -10,6 +10,7 @@ import streamlit as st
 
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runfolder.metrics import OF_THE_MACHINE
 from toolkit.telemetry.runs.curve_axes import axes_of
 from toolkit.telemetry.runs.formatting import clean, md
 from toolkit.telemetry.runs.listing.views import (
@@ -40,7 +41,7 @@ def own_charts(store: RunStore, cards: Sequence[RunCard]) -> Callable[[int], Non
     metrics = {info.name: info for card in cards for info in store.metrics(card.key)}
     view = pick_view(settings)
     if session.read_only_reason() is None:
-        with st.expander("Add chart", icon=":material/add_chart:", key="_own_chart"):
+        with st.expander("Add chart", key="_own_chart"):
             _editor(store, project, cards, settings, list(metrics.values()))
     return lambda columns: _draw(view, cards, list(metrics), columns)
 
@@ -106,7 +107,7 @@ def _editor(
     axes = {_AS_PAGE: "as the page", **dict(axes_of(metrics))}
     chosen = st.multiselect(
         "Metrics, patterns such as loss/*, or formulas such as = val_loss / train_loss",
-        [info.name for info in metrics],
+        sorted((info.name for info in metrics), key=lambda name: name.startswith(OF_THE_MACHINE)),
         key="_own_metrics",
         format_func=clean,
         accept_new_options=True,
@@ -126,7 +127,7 @@ def _editor(
         if not is_formula(one) and not OwnChart(title="", metrics=(one,)).curves(names)
     ]
     for problem in filter(None, problems):
-        st.warning(md(problem, 300), icon=":material/warning:")
+        st.warning(md(problem, 300))
     view = views.get(named.strip(), NamedView(name=named.strip()))
     is_ready = bool(chosen and view.name) and not any(problems) and len(view.charts) < MOST_CHARTS
     if st.button("Add", key="_own_add", type="primary", disabled=not is_ready):

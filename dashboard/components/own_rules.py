@@ -24,7 +24,7 @@ def own_rules(page: RunPage) -> None:
     rules, problems = read_rules(kept.alerts, "rule")
     total = len(rules_of(page))
     title = f"Your rules ({count(total)})" if total else "Your rules"
-    with st.expander(title, icon=":material/rule:", key=f"_rules {page.key}"):
+    with st.expander(title, key=f"_rules {page.key}"):
         for rule in of_run:
             _shown(rule, "from the run's YAML")
         for rule in rules:
@@ -44,7 +44,7 @@ def own_rules(page: RunPage) -> None:
                         f"Removed the rule “{rule.name}”.",
                     )
         for problem in problems:
-            st.warning(md(problem, 300), icon=":material/warning:")
+            st.warning(md(problem, 300))
         if session.read_only_reason() is None:
             _editor(page)
 
@@ -61,10 +61,10 @@ def _rules_of_run(page: RunPage) -> tuple[Rule, ...]:
 
 
 def _shown(rule: Rule, origin: str) -> None:
-    _, icon, tone = SEVERITIES[rule.severity]
+    _, sign, tone = SEVERITIES[rule.severity]
     lasts = f" for {count(rule.lasts)} records" if rule.lasts > 1 else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
-        st.badge(md(rule.name, 60), icon=icon, color=tone)
+        st.badge(f"{sign} {md(rule.name, 60)}", color=tone)
         st.markdown(f"`{rule.when.replace('`', '')}`{lasts}", width="content")
         if origin:
             st.caption(origin, width="content")
@@ -104,7 +104,7 @@ def _editor(page: RunPage) -> None:
     others = [one for one in kept.alerts if one.get("name") != given["name"]]
     found, problems = read_rules([given], "rule")
     if problems:
-        st.warning(md(problems[0].removeprefix("rule[0]."), 300), icon=":material/warning:")
+        st.warning(md(problems[0].removeprefix("rule[0]."), 300))
         return
     st.caption(md(preview(page.store, page.key, found[0]), 400))
     if adds:

@@ -164,7 +164,7 @@ def add_formula(cards: Sequence[RunCard], shown: int) -> Column | None:
     formula = f"= {text.removeprefix('=').strip()}"
     problem = formula_problem(formula, cards)
     if problem is not None:
-        st.warning(md(problem, 300), icon=":material/warning:")
+        st.warning(md(problem, 300))
     return formula_column(formula) if problem is None else None
 
 

@@ -60,7 +60,7 @@ def say_if_cut(runs: RunList) -> None:
 def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
     """Show how to log a first run, and what could not be listed."""
     for problem in problems[:5]:
-        st.warning(md(problem), icon=":material/warning:")
+        st.warning(md(problem))
     with st.container(border=True):
         section("No runs yet")
         st.text("Looking in " + ", ".join(clean(place) for place in places))
@@ -93,7 +93,7 @@ def still_looking(places: Sequence[str]) -> None:
 def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
     """Show that the run in the URL does not exist, and runs with similar names."""
     if isinstance(error, StoreUnavailable):
-        st.warning(md(error.why), icon=":material/warning:")
+        st.warning(md(error.why))
         return
     with st.container(border=True):
         several = bool(error.near) and all(near.endswith(f"~{error.key}") for near in error.near)
@@ -141,25 +141,21 @@ def reading(health: Health) -> None:
 def health_strip(health: Health) -> None:
     """Show what could not be read or was lost; nothing if all is well."""
     if health.problem is not None:
-        st.warning(md(health.problem), icon=":material/warning:")
+        st.warning(md(health.problem))
     if health.replaced_at is not None:
         st.info(
             f"The log file was replaced at {clock(health.replaced_at)}; showing the new one.",
-            icon=":material/sync:",
         )
     if health.bad_count:
         first = health.bad_lines[0] if health.bad_lines else None
         where = f" The first one starts at byte {count(first.offset)}: {md(first.reason)}." if first else ""
         st.warning(
             f"{count(health.bad_count)} lines could not be read.{where} The file itself is unchanged.",
-            icon=":material/warning:",
         )
     _lag(health)
     if health.lost_records:
         reasons = "; ".join(md(reason) for reason in health.lost_reasons)
-        st.warning(
-            f"The run lost {count(health.lost_records)} records: {reasons}.", icon=":material/warning:"
-        )
+        st.warning(f"The run lost {count(health.lost_records)} records: {reasons}.")
 
 
 def _lag(health: Health) -> None:
@@ -168,13 +164,11 @@ def _lag(health: Health) -> None:
         places = "one place" if health.gaps == 1 else f"{count(health.gaps)} places"
         st.warning(
             f"Lines are missing at {places}. Everything up to there is shown; the rest follows when they arrive.",
-            icon=":material/warning:",
         )
     if health.lag_s is not None and health.lag_s > _LAG_SHOWN_S:
         lag = f", {size(health.behind_bytes)} behind" if health.behind_bytes else ""
         st.warning(
             f"The records are as of {duration(health.lag_s)} ago{lag}. The run itself is not affected.",
-            icon=":material/schedule:",
         )
 
 
@@ -184,9 +178,7 @@ def guarded(name: str, draw: Callable[[], None]) -> None:
         draw()
     except Exception as error:
         with st.container(border=True):
-            st.error(
-                f"{md(name)} could not be drawn. The rest of the page still works.", icon=":material/error:"
-            )
+            st.error(f"{md(name)} could not be drawn. The rest of the page still works.")
             with st.expander("Error details"):
                 st.code(clean(trace_of(error)), language=None)
 

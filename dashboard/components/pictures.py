@@ -98,9 +98,11 @@ def _item(sample: Sample) -> list[Any]:
     """Return step, path, kind, caption and what else was logged, as short as possible: there may be thousands."""
     try:
         sample.path.encode()
-        path, kind = sample.path, sample.kind
+        kind = sample.kind
     except UnicodeEncodeError:
-        path, kind = clean(sample.path), "other"
+        kind = "other"
+    # The path of another kind is shown, and the others are asked for with theirs.
+    path = clean(sample.path) if kind == "other" else sample.path
     return [sample.step, path, kind, sample.caption[:_MAX_TITLE], sample.about]
 
 
@@ -129,13 +131,7 @@ def latest_samples(page: RunPage) -> None:
     shown = [one for one in series if one in newest]
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         section("Latest samples", width="content")
-        st.page_link(
-            page_links.page("samples"),
-            label="All samples",
-            icon=":material/arrow_forward:",
-            icon_position="right",
-            query_params={"run": page.key},
-        )
+        st.page_link(page_links.page("samples"), label="All samples →", query_params={"run": page.key})
     strip(
         page.key,
         [replace(one, samples=tuple(thinned(one.samples, _STEPS))) for one in shown],

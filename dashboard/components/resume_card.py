@@ -22,7 +22,7 @@ _FIRST_STEPS: Final = 200
 _AT_ONCE: Final = 40
 _MOST_BYTES: Final = 64 * 1024**2
 """The command takes the time that a larger file needs."""
-_ICONS: Final = {SAME: ":green[:material/check_circle:]", DIFFERENT: ":orange[:material/warning:]"}
+_SIGNS: Final = {SAME: ":green[✓]", DIFFERENT: ":orange[▲]"}
 
 
 def resume_card(page: RunPage) -> None:
@@ -32,8 +32,8 @@ def resume_card(page: RunPage) -> None:
         return
     done = (page.card.step or 0) - int(sessions[-1].first_step)
     for answer in _answers(path, len(sessions), min(max(done, 0), _FIRST_STEPS) // _AT_ONCE):
-        icon = _ICONS.get(answer.answer, ":gray[:material/help:]")
-        with st.expander(f"{icon} {md(_line(answer), 200)}", key=f"_resume {page.key} {answer.session}"):
+        sign = _SIGNS.get(answer.answer, ":gray[?]")
+        with st.expander(f"{sign} {md(_line(answer), 200)}", key=f"_resume {page.key} {answer.session}"):
             st.markdown(f"{md(answer.sentence, 1_000)} Sure: {answer.sure}.")
             rows = answer.evidence
             columns = {

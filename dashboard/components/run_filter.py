@@ -28,7 +28,6 @@ def search_box(placeholder: str) -> str:
         key=_KEY,
         bind="query-params",
         placeholder=placeholder,
-        icon=":material/search:",
         label_visibility="collapsed",
         type="search",
         live="400ms",

@@ -22,6 +22,12 @@ export function run_head(component) {
   if (!head || !data) return undefined;
   nameRun(data.run);
   putMarkup(head, data.html);
+  head.onclick = (event) => {
+    const link = event.target.closest("a");
+    if (!link || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    follow(link.getAttribute("href"));
+  };
   const clock = head.querySelector(".telemetry-head-clock");
   // Curves fetch their own records: what they got is newer than this head.
   if (head.__drawn !== data.at) { head.__drawn = data.at; head.__updated = Date.now(); }

@@ -105,9 +105,9 @@ def export(store: RunStore, key: str) -> None:
         "Exports all logged data, not only the points a chart draws. To save a chart as PNG, use its own button."
     )
 
-    for form, ending, make, kind, icon in (
-        ("CSV", "csv", metrics_to_csv, "text/csv", "table"),
-        ("Parquet", "parquet", metrics_to_parquet, "application/vnd.apache.parquet", "view_column"),
+    for form, ending, make, kind in (
+        ("CSV", "csv", metrics_to_csv, "text/csv"),
+        ("Parquet", "parquet", metrics_to_parquet, "application/vnd.apache.parquet"),
     ):
         st.download_button(
             f"All metrics as {form}",
@@ -115,7 +115,6 @@ def export(store: RunStore, key: str) -> None:
             download_name(card.name, "metrics", ending),
             kind,
             on_click="ignore",
-            icon=f":material/{icon}:",
         )
     bytes_there = store.refresh(key, wait_s=0.0).bytes_read
     if bytes_there <= _MAX_DOWNLOAD:
@@ -125,7 +124,6 @@ def export(store: RunStore, key: str) -> None:
             download_name(card.name, "metrics", "jsonl"),
             "application/x-ndjson",
             on_click="ignore",
-            icon=":material/description:",
         )
     else:
         st.caption(
@@ -160,7 +158,6 @@ def report_dialog(name: str, make: Callable[[], Document]) -> None:
         "text/html",
         on_click="ignore",
         type="primary",
-        icon=":material/download:",
         key="_report_html",
     )
     st.caption("One file that opens without a network, with the curves and their data inside.")
@@ -172,7 +169,6 @@ def report_button(name: str, make: Callable[[], Document]) -> None:
     """Show the button that opens the dialog."""
     if st.button(
         "Report",
-        icon=":material/ios_share:",
         type="tertiary",
         key="_report",
         help="Download this page as one HTML file, or copy it as Markdown.",

@@ -1,18 +1,24 @@
 // The table of runs: links, colours, sorting, columns that are moved, resized and pinned. Text is never markup.
 const SPACE = "http://www.w3.org/2000/svg";
 
+function drawingOf(viewBox, shapes) {
+  const drawing = document.createElementNS(SPACE, "svg");
+  drawing.setAttribute("viewBox", viewBox);
+  drawing.setAttribute("aria-hidden", "true");
+  for (const [name, attributes] of shapes) {
+    const shape = drawing.appendChild(document.createElementNS(SPACE, name));
+    for (const [attribute, value] of Object.entries(attributes)) shape.setAttribute(attribute, value);
+  }
+  return drawing;
+}
+
 function sparkOf(values) {
-  const svg = document.createElementNS(SPACE, "svg");
-  svg.setAttribute("viewBox", "0 0 100 24");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
   const low = Math.min(...values), span = Math.max(...values) - low;
-  const line = document.createElementNS(SPACE, "polyline");
-  line.setAttribute("points", values.map((value, i) =>
-    `${((i / (values.length - 1)) * 100).toFixed(1)},${(span > 0 ? 22 - ((value - low) / span) * 20 : 12).toFixed(1)}`).join(" "));
-  line.setAttribute("vector-effect", "non-scaling-stroke");
-  svg.appendChild(line);
-  return svg;
+  const points = values.map((value, i) =>
+    `${((i / (values.length - 1)) * 100).toFixed(1)},${(span > 0 ? 22 - ((value - low) / span) * 20 : 12).toFixed(1)}`).join(" ");
+  const drawing = drawingOf("0 0 100 24", [["polyline", { points, "vector-effect": "non-scaling-stroke" }]]);
+  drawing.setAttribute("preserveAspectRatio", "none");
+  return drawing;
 }
 
 function fillCell(cell, column, value) {
@@ -27,7 +33,7 @@ function fillCell(cell, column, value) {
     if (value.length > 1) cell.appendChild(sparkOf(value));
   } else if (column.kind === "badge") {
     const [text, tone] = value;
-    cell.appendChild(make("span", `trt-state trt-${tone}`, text));
+    cell.appendChild(make("span", `telemetry-badge telemetry-badge-${tone}`, text));
     cell.title = text;
   } else if (column.kind === "tags") {
     for (const tag of value) cell.appendChild(make("span", "trt-tag", tag));
@@ -42,16 +48,8 @@ function eyeOf(row) {
   const button = make("button", "trt-eye");
   button.type = "button";
   button.setAttribute("aria-label", `Show ${row.name} in the charts`);
-  const svg = document.createElementNS(SPACE, "svg");
-  svg.setAttribute("viewBox", "0 0 24 24");
-  svg.setAttribute("aria-hidden", "true");
-  for (const [name, outline] of [["", "M2 12s4-7 10-7 10 7 10 7-4 7-10 7S2 12 2 12zM12 9a3 3 0 1 1 0 6 3 3 0 0 1 0-6z"], ["trt-cross", "M4 20 20 4"]]) {
-    const line = document.createElementNS(SPACE, "path");
-    line.setAttribute("d", outline);
-    if (name) line.classList.add(name);
-    svg.appendChild(line);
-  }
-  button.appendChild(svg);
+  const eye = "M2 12s4-7 10-7 10 7 10 7-4 7-10 7S2 12 2 12zM12 9a3 3 0 1 1 0 6 3 3 0 0 1 0-6z";
+  button.appendChild(drawingOf("0 0 24 24", [["path", { d: eye }], ["path", { class: "trt-cross", d: "M4 20 20 4" }]]));
   return button;
 }
 
@@ -62,15 +60,11 @@ function lookOf(row) {
     dot.dataset.colour = row.colour;
     return dot;
   }
-  const svg = document.createElementNS(SPACE, "svg"), line = document.createElementNS(SPACE, "path");
-  svg.classList.add("trt-line");
-  svg.dataset.colour = row.colour;
-  svg.setAttribute("viewBox", "0 0 22 4");
-  svg.setAttribute("aria-hidden", "true");
-  line.setAttribute("d", "M0 2H22");
-  line.setAttribute("stroke-dasharray", { dash: "6 3", dot: "2 3", dashdot: "7 2 2 2" }[row.dash] || row.dash.replaceAll("px", "").replaceAll(",", " "));
-  svg.appendChild(line);
-  return svg;
+  const dashes = { dash: "6 3", dot: "2 3", dashdot: "7 2 2 2" }[row.dash] || row.dash.replaceAll("px", "").replaceAll(",", " ");
+  const drawing = drawingOf("0 0 22 4", [["path", { d: "M0 2H22", "stroke-dasharray": dashes }]]);
+  drawing.classList.add("trt-line");
+  drawing.dataset.colour = row.colour;
+  return drawing;
 }
 
 function nameCell(cell, row, send) {

@@ -26,7 +26,7 @@ _ASKED: Final = "_settings_asked"
 def settings_button() -> None:
     """Show the button that opens the settings; after a link to them they open by themselves."""
     is_asked = st.session_state.pop(_ASKED, False)
-    if st.button("Settings", icon=":material/settings:", type="tertiary", key="_settings") or is_asked:
+    if st.button("Settings", type="tertiary", key="_settings") or is_asked:
         _settings()
 
 
@@ -70,10 +70,9 @@ def _started_with() -> None:
     if settings.read_only:
         st.info(
             "Started with `--read-only`: runs cannot be controlled, labelled or deleted.",
-            icon=":material/lock:",
         )
     elif reason is not None:
-        st.info(f"{reason} Runs cannot be controlled, labelled or deleted.", icon=":material/lock:")
+        st.info(f"{reason} Runs cannot be controlled, labelled or deleted.")
 
 
 def _time_zone() -> str:
@@ -129,7 +128,7 @@ def _cache() -> None:
     )
     if session.read_only_reason() is not None:
         return
-    if st.button("Clear the cache", icon=":material/cleaning_services:"):
+    if st.button("Clear the cache"):
         page_states.is_done(lambda: st.toast(f"Freed {size(store.empty_cache())}."))
 
 
@@ -160,11 +159,11 @@ def _trash() -> None:
             format_func=lambda token: names.get(token, ""),
             label_visibility="collapsed",
         )
-        if st.button("Restore", icon=":material/undo:", type="primary") and page_states.is_done(
+        if st.button("Restore", type="primary") and page_states.is_done(
             lambda: st.toast(f"{md(store.restore(str(token)))} was restored.")
         ):
             st.rerun()
-        with st.popover("Empty the trash…", icon=":material/delete_forever:"):
+        with st.popover("Empty the trash…"):
             _empty(len(trashed))
 
 

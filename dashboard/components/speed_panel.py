@@ -27,9 +27,9 @@ from .run_table import fact_table
 
 _MAX_RUNS: Final = 30
 _TONES: Final = {
-    "slower": (":material/trending_down:", "orange"),
-    "faster": (":material/trending_up:", "green"),
-    "same": (":material/drag_handle:", "gray"),
+    "slower": ("▲", "orange"),
+    "faster": ("✓", "green"),
+    "same": ("●", "gray"),
 }
 
 
@@ -131,8 +131,8 @@ def _verdict(groups: Sequence[JobGroup]) -> None:
     if found is None:
         st.caption("One of them has no job with at least 20 records after the warm-up: too short to compare.")
         return
-    icon, tone = _TONES[found.outcome]
-    st.markdown(f":{tone}[{icon}] **{md(found.sentence, 300)}**")
+    sign, tone = _TONES[found.outcome]
+    st.markdown(f":{tone}[{sign}] **{md(found.sentence, 300)}**")
     _reservations(found)
 
 

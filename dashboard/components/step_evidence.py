@@ -93,6 +93,5 @@ def _printed(page: RunPage, folder: Path, rank: int, time: float | None) -> None
     st.page_link(
         page_links.page("config_notes"),
         label="Output at that time",
-        icon=":material/terminal:",
         query_params={"run": page.key, "tab": "Output", "at": f"{time:.3f}"},
     )

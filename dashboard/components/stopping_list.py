@@ -93,7 +93,7 @@ def _button(store: RunStore, keys: Sequence[str], label: str) -> None:
     # The runs are part of the name: what was asked of two is not answered for a third that came meanwhile.
     name = " ".join(keys)
     if st.session_state.get(_CONFIRM) != name:
-        if st.button(label, icon=":material/stop_circle:", key=f"_stop {name}"):
+        if st.button(label, key=f"_stop {name}"):
             st.session_state[_CONFIRM] = name
             st.rerun()
         return

@@ -98,7 +98,7 @@ def sweep_view(store: RunStore, runs: RunList) -> None:
     if asked is None:
         what = f"None of these {count(len(cards))} runs has logged a metric to compare, such as a validation loss."
         nothing = "No runs match." if text else "There are no runs that are not archived."
-        st.info(what if cards else nothing, icon=":material/search_off:")
+        st.info(what if cards else nothing)
         return
     seconds = _REFRESH_S if session.refresh_seconds() and any(card.live for card in cards) else None
     st.fragment(
@@ -112,7 +112,7 @@ def _cards(store: RunStore, query: RunQuery) -> tuple[Sequence[RunCard], str | N
     try:
         runs = store.list_runs(replace(query, per_page=None))
     except QueryError as error:
-        st.warning(md(str(error), 400), icon=":material/search_off:")
+        st.warning(md(str(error), 400))
         return (), None
     if query.text or query.project:
         return runs.cards, None
@@ -473,7 +473,6 @@ def _table(found: _Found) -> None:
         st.page_link(
             page_links.page("compare"),
             label=f"Compare the best {len(best)}",
-            icon=":material/compare_arrows:",
             query_params={"runs": in_address(best)},
         )
     notes = [f"{count(len(cards) - len(rows))} more are in the list."] if len(rows) < len(cards) else []

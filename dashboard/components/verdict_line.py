@@ -14,11 +14,11 @@ from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.store import RunCard, RunStore
 
 _POINTS: Final = 400
-_ICONS: Final = {
-    "better": "check_circle",
-    "worse": "cancel",
-    "not better": "cancel",
-    "not decided": "balance",
+_SIGNS: Final = {
+    "better": "✓",
+    "worse": "✕",
+    "not better": "✕",
+    "not decided": "●",
 }
 
 
@@ -27,7 +27,7 @@ def verdict_line(found: Verdict | None) -> None:
     if found is not None:
         # To keep or to discard a run is for whoever reads the page.
         needed = md(found.needed, 300) if found.answer == "not decided" else ""
-        text = f":material/{_ICONS[found.answer]}: **Really better?** {md(found.sentence, 600)} {needed}"
+        text = f"{_SIGNS[found.answer]} **Really better?** {md(found.sentence, 600)} {needed}"
         rests_on = (f"How sure: {found.sure}.", *found.rests_on)
         st.markdown(text, help="\n\n".join(md(line, 400) for line in rests_on))
 

@@ -109,15 +109,16 @@ def _alerts(page: RunPage, filters: _Filters) -> None:
     if not found:
         _nothing(page, health)
     elif not matching:
-        st.info("No alerts match these filters.", icon=":material/filter_alt:")
+        st.info("No alerts match these filters.")
     elif not visible:
-        st.info("All alerts have been seen or muted.", icon=":material/done_all:")
+        st.info("All alerts have been seen or muted.")
     groups = grouped(visible)
     still, over = [group for group in groups if group.is_open], [g for g in groups if not g.is_open]
     _counts(still)
     _incidents(page, groups)
     if over and not still and not any(filters):
-        st.markdown(":material/check_circle: **No alert is open.**")
+        so_far = " in what has been examined" if session.is_partly("examined", page.key) else ""
+        st.markdown(f"✓ **No alert is open{so_far}.**")
     _cards(page, still, labels)
     if over and tuple(filters.states) == (RESOLVED,):
         _cards(page, over, labels)
@@ -159,10 +160,10 @@ def _counts(groups: Sequence[AlertGroup]) -> None:
     """Show how many alerts are open."""
     counts = Counter(alert.severity for group in groups for alert in group.alerts if alert.is_open)
     with st.container(horizontal=True):
-        for name, (word, icon, tone) in SEVERITIES.items():
+        for name, (word, sign, tone) in SEVERITIES.items():
             if counts[name]:
                 plural = "s" if name == "warning" and counts[name] > 1 else ""
-                st.badge(f"{counts[name]} {word.lower()}{plural}", icon=icon, color=tone)
+                st.badge(f"{sign} {counts[name]} {word.lower()}{plural}", color=tone)
 
 
 def _cards(page: RunPage, groups: Sequence[AlertGroup], labels: Labels, *, expand: bool = True) -> None:
@@ -184,7 +185,7 @@ def _resolved(page: RunPage, groups: Sequence[AlertGroup], labels: Labels) -> No
     ]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     title = f"Resolved: {', '.join(names[:_MAX_NAMES])}{more}"
-    with st.expander(title, key=f"_resolved {page.key}", icon=":material/check_circle:"):
+    with st.expander(title, key=f"_resolved {page.key}"):
         _cards(page, groups, labels, expand=False)
 
 
@@ -201,7 +202,6 @@ def _muted(page: RunPage, labels: Labels) -> None:
         for kind in dict.fromkeys(labels.muted):
             if st.button(
                 f"Unmute “{md(_title(kind), 40)}”",
-                icon=":material/notifications:",
                 type="tertiary",
                 key=f"_unmute {page.key} {kind}",
             ):

@@ -87,7 +87,7 @@ def main() -> None:
     keys = _pick_runs(cards, {word: card.key for word, card in named.items()}, of_runs)
     page_states.say_if_cut(runs)
     if len(keys) < 2:
-        st.info(f"Pick two to {_MAX_RUNS} runs.", icon=":material/compare_arrows:")
+        st.info(f"Pick two to {_MAX_RUNS} runs.")
         # One run can have become faster from one session to the next.
         if keys and len({job.perf_tag for job in store.manifest_sessions(keys[0])}) > 1:
             read_runs(store, keys)
@@ -110,7 +110,7 @@ def main() -> None:
     _part("Why they differ", lambda: ask_why(shown.base_run, keys, cards))
     _part("The samples", lambda: sample_grid(store, {key: cards[key].name for key in keys}))
     _part("The differences", lambda: _difference(shown))
-    with st.popover("Your charts", icon=":material/add_chart:", width="content"):
+    with st.popover("Your charts", width="content"):
         draw_own = own_charts(store, [cards[key] for key in keys])
     page_states.guarded("Your charts", lambda: draw_own(2))
     page_states.guarded("The other metrics", lambda: small_charts(shown))
@@ -169,7 +169,7 @@ def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place
     st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
     texts = option_texts(cards.values())
     chosen = len(st.session_state["_compared"])
-    with place.popover(f"{chosen} runs", icon=":material/edit:") if chosen > 1 else st.container():
+    with place.popover(f"{chosen} runs") if chosen > 1 else st.container():
         keys: list[str] = st.multiselect(
             "Runs",
             list(cards),
@@ -229,7 +229,7 @@ def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:
     if "by" not in st.session_state and chosen and chosen != asked:
         st.session_state["by"] = chosen
     label = "Group" if not chosen else f"By {', '.join(setting_names(chosen).values())}"
-    with st.popover(md(label, 40), icon=":material/workspaces:", type="primary" if chosen else "secondary"):
+    with st.popover(md(label, 40), type="primary" if chosen else "secondary"):
         return st.multiselect(
             "One line and a band for runs that have the same",
             options,

@@ -152,7 +152,6 @@ def _configuration(page: RunPage, meta: RunMeta) -> None:
             "No configuration: the run has not logged a start record."
             if meta.card.logged_by is None
             else f"{md(meta.card.logged_by)} logged no configuration for this run.",
-            icon=":material/info:",
         )
         return
     config = _config(meta.start)
@@ -205,7 +204,6 @@ def _settings(config: Mapping[str, Any], meta: RunMeta) -> None:
         "Search",
         key="_config_search",
         placeholder="search keys and values",
-        icon=":material/search:",
         label_visibility="collapsed",
     )
     flat = config_summary.rows(config)
@@ -238,7 +236,7 @@ def _environment(meta: RunMeta) -> None:
         if key in names
     }
     if not found:
-        st.info("The run has not logged its environment.", icon=":material/info:")
+        st.info("The run has not logged its environment.")
         return
     found |= {key: clock(time_s) for key in _TIMES if (time_s := finite_in(found.get(key))) is not None}
     packages = mapping_in(found.get("packages"))

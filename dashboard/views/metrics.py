@@ -32,7 +32,7 @@ from ..components.curve_panel import (
     pin_star,
 )
 from ..components.forecast_line import forecast_line
-from ..components.frame import RunPage, curves_from, open_run, read
+from ..components.frame import RunPage, curves_from, open_run
 from ..components.own_charts import own_charts
 from ..components.page_states import section
 
@@ -50,7 +50,7 @@ _CLOSED = frozenset({_SYSTEM, _TELEMETRY})
 
 def main() -> None:
     """Draw the page."""
-    page = open_run(below=_nothing_yet, drawn_from=curves_from)
+    page = open_run(summary=lambda _: "", drawn_from=curves_from)
     if page is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
@@ -59,7 +59,6 @@ def main() -> None:
             key="filter",
             bind="query-params",
             placeholder="filter: loss|val_loss",
-            icon=":material/search:",
             label_visibility="collapsed",
             width=170,
         )
@@ -74,17 +73,12 @@ def main() -> None:
         chart_switches(page)
     chosen, problem = _matching(pattern)
     if problem:
-        st.warning(md(problem), icon=":material/warning:")
+        st.warning(md(problem))
     how = _ChartOptions(around=Around(marks=marks_of(page)), columns=columns, pins=pins)
     page_states.guarded("Your charts", lambda: draw_own(columns))
     # Outside of what refreshes: the browser asks for new values by itself.
     page_states.guarded("The charts", lambda: _charts(page, how, chosen, is_one=is_one and bool(pattern)))
     forecast_line(page, has_words=False)
-
-
-def _nothing_yet(page: RunPage) -> None:
-    if not page.store.metrics(page.key):
-        page_states.no_metrics(page.card, read(page))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +169,6 @@ def _group_head(group: str, size: int, opened: set[str]) -> None:
         st.button(
             "Hide" if is_open else "Show",
             key=f"_group {group}",
-            icon=":material/expand_less:" if is_open else ":material/expand_more:",
             type="tertiary",
             on_click=opened.discard if is_open else opened.add,
             args=(group,),
@@ -190,7 +183,7 @@ def _charts(page: RunPage, how: _ChartOptions, pattern: str, *, is_one: bool) ->
     everything = page.store.metrics(page.key)
     groups = _shown(page, pattern, how.pins)
     if everything and not groups:
-        st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
+        st.info(f"None of {count(len(everything))} metrics matches the filter.")
     if is_one and groups:
         _one_chart(page, how, pattern, [info.name for infos in groups.values() for info in infos])
         return

@@ -22,9 +22,9 @@ from toolkit.telemetry.runs.statistics import trend_of
 from toolkit.telemetry.runs.store import Health, MetricInfo, TimeSpent
 
 from ..components import page_states
-from ..components.alert_card import what_now_card
+from ..components.alert_card import what_now_html
 from ..components.baseline import against_text, baseline_of
-from ..components.cards import Card, draw_cards, ledger_bar
+from ..components.cards import Card, cards_html, ledger_bar
 from ..components.curve_panel import (
     Around,
     Panel,
@@ -36,11 +36,11 @@ from ..components.curve_panel import (
 )
 from ..components.event_list import event_list
 from ..components.forecast_line import forecast_line
-from ..components.frame import RunPage, curves_from, footer, has_rest, live, open_run, read
+from ..components.frame import RunPage, curves_from, footer, has_rest, live, open_run
 from ..components.pictures import latest_samples
 from ..components.resume_card import resume_card
 
-_SPARK_POINTS = 64
+_SPARK_POINTS = 40
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *INTERNAL)
 _REWARDS: Final = ("reward", "reward_mean", "mean_reward", "rewards_mean", "reward/mean")
@@ -56,7 +56,7 @@ _ENOUGH: Final = 0.95
 
 def main() -> None:
     """Draw the page."""
-    page = open_run(below=_summary, drawn_from=_drawn_from)
+    page = open_run(summary=summary_html, drawn_from=_drawn_from)
     if page is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
@@ -78,9 +78,10 @@ def _drawn_from(page: RunPage, alerts: Sequence[Finding]) -> object:
     return curves_from(page, alerts), page.store.count_events(page.key).get(SAMPLE, 0)
 
 
-def _summary(page: RunPage) -> None:
-    page_states.guarded("What to do now", lambda: what_now_card(page))
-    page_states.guarded("The cards", lambda: _cards(page))
+def summary_html(page: RunPage) -> str:
+    """Return what to do now with a run that has stopped, and its cards, as HTML made from escaped text."""
+    cards = cards_of(page, page.store.refresh(page.key, wait_s=0.0))
+    return what_now_html(page) + (cards_html(cards) if cards else "")
 
 
 # ---------------------------------------------------------------- cards
@@ -88,16 +89,6 @@ def _summary(page: RunPage) -> None:
 
 # A metric and its card.
 MetricCard = tuple[str, Card]
-
-
-def _cards(page: RunPage) -> None:
-    health = read(page)
-    cards = cards_of(page, health)
-    if not cards:
-        page_states.no_metrics(page.card, health)
-        return
-    with st.container(key="cards"):
-        draw_cards(cards, key=f"_cards {page.key}")
 
 
 def cards_of(page: RunPage, health: Health) -> list[Card]:

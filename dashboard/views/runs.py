@@ -240,7 +240,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
     try:
         runs = store.list_runs(asked)
     except QueryError as error:
-        st.warning(md(str(error), 400), icon=":material/search_off:")
+        st.warning(md(str(error), 400))
         asked = replace(asked, text="")
         runs = store.list_runs(asked)
     project = query.project or project_of(runs)
@@ -251,7 +251,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
     _bar(store, shown)
     group = st.session_state.get("group")
     if not runs.cards:
-        st.info("No runs match.", icon=":material/search_off:")
+        st.info("No runs match.")
     elif group:
         _groups(runs.cards, str(group), shown.primary)
     elif has_charts:
@@ -266,7 +266,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
             if cards:
                 page_states.guarded("The charts", lambda: run_curves(store, cards, looks, shown.primary))
             else:
-                st.info("Every curve is hidden: an eye in the list shows one.", icon=":material/visibility:")
+                st.info("Every curve is hidden: an eye in the list shows one.")
     else:
         _table(store, shown)
     _about(runs, query)
@@ -463,7 +463,8 @@ def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], 
         # A bar says that it goes on.
         return None if card.progress is None else f"{100 * card.progress:.0f} %"
     if column.id == "trend":
-        return [float(value) for value in trends.get(card.key, ())]
+        # Half of what is sent of a list would be digits that a line so small does not show.
+        return [float(f"{value:.4g}") for value in trends.get(card.key, ())]
     found = cell(card, column.id, now)
     if isinstance(found, str):
         return clean(found)
@@ -658,7 +659,7 @@ def _bar(store: RunStore, found: _Shown) -> None:
         else:
             show_markup(_answer(found), key="_answer")
         _group_picker(found.runs)
-        with st.popover("Columns", icon=":material/view_column:", width="content"):
+        with st.popover("Columns", width="content"):
             st.toggle("Compact rows", key=_COMPACT, persist_state="session")
             _column_menu(store, found)
 
@@ -686,7 +687,6 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
             st.page_link(
                 page_links.page("overview"),
                 label="Open",
-                icon=":material/open_in_new:",
                 query_params={"run": keys[0]},
             )
     else:
@@ -694,21 +694,20 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
             st.page_link(
                 page_links.page("compare"),
                 label=f"Compare {len(picked)}",
-                icon=":material/compare_arrows:",
                 disabled=len(picked) > _MAX_COMPARED,
                 help=f"At most {_MAX_COMPARED} runs at a time." if len(picked) > _MAX_COMPARED else None,
                 query_params={"runs": in_address(keys)},
             )
     if session.read_only_reason() is None:
-        if st.button("Tag…", icon=":material/sell:", key="_tag"):
+        if st.button("Tag…", key="_tag"):
             _tag(store, picked)
-        if st.button("Colour…", icon=":material/palette:", key="_colour"):
+        if st.button("Colour…", key="_colour"):
             _colour(store, picked)
-        if st.button("Archive", icon=":material/archive:", key="_archive"):
+        if st.button("Archive", key="_archive"):
             _archive(store, picked)
-        if st.button("Delete", icon=":material/delete:", key="_delete"):
+        if st.button("Delete", key="_delete"):
             _delete(store, picked)
-    if st.button("Deselect", icon=":material/close:", type="tertiary", key="_clear"):
+    if st.button("Deselect", type="tertiary", key="_clear"):
         _clear_selection()
         st.rerun(scope="fragment")
 
@@ -795,7 +794,7 @@ def _undo_bar(store: RunStore) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.markdown(last.text, width="stretch")
-        if st.button("Undo", icon=":material/undo:", key="_undo"):
+        if st.button("Undo", key="_undo"):
             session.forget_undo()
             if page_states.is_done(lambda: _undo(store, last)):
                 st.rerun()
@@ -815,7 +814,7 @@ def _undo(store: RunStore, last: session.Undo) -> None:
 def _problems(runs: RunList) -> None:
     if runs.is_stale:
         for problem in runs.problems:
-            st.warning(md(problem), icon=":material/warning:")
+            st.warning(md(problem))
         return
     skipped = [problem for problem in runs.problems if problem != STILL_LOOKING]
     if len(skipped) < len(runs.problems):

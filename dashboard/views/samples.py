@@ -103,7 +103,6 @@ def _draw_samples(page: RunPage) -> None:
             key="prompt",
             bind="query-params",
             placeholder="search prompts and names",
-            icon=":material/search:",
             label_visibility="collapsed",
         )
         view = session.pick_one("Samples shown", tuple(_VIEWS), default="Step by step", key="view")
@@ -125,7 +124,7 @@ def _samples(page: RunPage, search: str, view: View) -> None:
         return
     found = matching_series(series, search)
     if not found:
-        st.info("No prompts match.", icon=":material/search_off:")
+        st.info("No prompts match.")
         return
     step_by_step(page.key, found[:_MAX_SERIES], view=view, key=f"_samples {page.key}")
     if len(found) > _MAX_SERIES:
@@ -205,7 +204,7 @@ def _tables(page: RunPage, search: str) -> None:
                 key=f"_table_step {name}",
             )
             record = records[int(at)]
-        needle = st.text_input("Filter rows", key="_table_filter", icon=":material/filter_alt:")
+        needle = st.text_input("Filter rows", key="_table_filter")
     _table(page, str(name), record, needle.strip().lower())
 
 

@@ -85,9 +85,6 @@ class Training:
         self.inputs, self.targets = read_data(Path("data/train.npy"))
         gets_others = rank in case["ranks"] and case["fault"] == "other data" and case["variant"] == 0
         self.batches = order_of(case["seed"], (rank + gets_others) % case["world"], case)
-        self.group = (
-            distributed.new_group(list(range(case["world"]))) if case["exchange"] == "group" else None
-        )
 
     def span(self, name: str) -> Any:
         """Return a span of a part of the step; runs that hang have none."""
@@ -158,7 +155,7 @@ class Training:
             if self.case["exchange"] == "async":
                 distributed.all_reduce(parameter.grad, async_op=True).wait()
             else:
-                distributed.all_reduce(parameter.grad, group=self.group)
+                distributed.all_reduce(parameter.grad)
 
     def take_long(self, how: str, step: int) -> None:
         """Take longer than the limit, in a way that is no hang."""

@@ -139,11 +139,8 @@ with TelemetryLogger("run", **options) as log:
             step += 1
             log.log_step(step, train_loss=loss, lr=rate, epoch=epoch)
             if step == job["save_at"]:
-                path = Path(f"saved/step-{step}.pt")
-                path.parent.mkdir(exist_ok=True)
-                content = {name: one.state_dict() for name, one in states.items()}
-                content |= {"step": step, "epoch": epoch, "position": position, "replay": replay}
-                torch.save(content | {"rng": torch.get_rng_state()}, path)
+                progress = {"step": step, "epoch": epoch, "position": position, "replay": replay}
+                path = task.save(states, progress)
                 log.log_checkpoint(step, path)
                 says |= {"replay": torch.tensor(replay)} if "replay" in says else {}
                 log.state("save", step, checkpoint=path, epoch=epoch, data_position=position, **says)

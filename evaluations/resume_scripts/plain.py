@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,11 +61,8 @@ with TelemetryLogger("run", **options) as log:
                     log.log_eval(step, val_loss=model(**evaluation)["loss"])
                 model.train()
             if step % settings["save_every"] == 0:
-                path = Path(f"saved/step-{step}.pt")
-                path.parent.mkdir(exist_ok=True)
-                content = {name: one.state_dict() for name, one in states.items()}
-                content |= {"step": step, "epoch": epoch, "position": position}
-                torch.save(content | {"seed": settings["seed"], "rng": torch.get_rng_state()}, path)
+                progress = {"step": step, "epoch": epoch, "position": position, "seed": settings["seed"]}
+                path = task.save(states, progress)
                 log.log_checkpoint(step, path)
                 log.state("save", step, checkpoint=path, epoch=epoch, data_position=position, **states)
             done = task.end_step(step, job)

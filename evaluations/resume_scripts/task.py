@@ -116,6 +116,15 @@ def scaler_for(settings: dict[str, Any]) -> torch.amp.GradScaler:
     return torch.amp.GradScaler("cpu", 2.0**24, growth_interval=12, enabled=settings["loss_scaling"])
 
 
+def save(states: dict[str, Any], progress: dict[str, Any]) -> Path:
+    """Write the checkpoint of a step, and return where it is."""
+    path = Path(f"saved/step-{progress['step']}.pt")
+    path.parent.mkdir(exist_ok=True)
+    content = {name: one.state_dict() for name, one in states.items()}
+    torch.save(content | progress | {"rng": torch.get_rng_state()}, path)
+    return path
+
+
 def end_step(step: int, job: dict[str, Any]) -> bool:
     """Return whether the training stops after this step; a session that is to be killed dies here."""
     if step == job["kill_at"]:

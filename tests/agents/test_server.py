@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import threading
 import time
 
@@ -235,25 +234,6 @@ def test_left_out_findings_are_counted_and_a_search_always_ends(resumed):
     # Python's own expressions would take years.
     assert "lines" in asked(known, "logs", run="failed", grep="(a+)+!$")[0]
     assert asked(known, "logs", run="failed", grep="(a+)+x$")[0]["lines"]["rows"] == []
-
-
-def test_twenty_runs_fit_the_usual_budget(folder, tmp_path):
-    runs = [f"{'long name ' * 4}{number}" for number in range(20)]
-    for name in runs:
-        (tmp_path / name).mkdir()
-        shutil.copy(folder / "two" / "metrics.jsonl", tmp_path / name)
-    known = Runs([tmp_path])
-
-    for tool, arguments, part in (
-        ("compare", {"runs": runs}, "metrics"),
-        ("list", {}, "runs"),
-        ("sql", {"query": "select run, byte_offset from steps where step = 1"}, "rows"),
-        ("verdict", {"new": runs[:10], "against": runs[10:]}, "from"),
-        ("describe", {"run": runs[0], "max_tokens": 300}, "metrics"),
-    ):
-        answer, words = asked(known, tool, **arguments)
-        assert part in answer
-        assert "Left out" in words
 
 
 def test_a_server_reads_only_unless_it_may_ask(folder):

@@ -32,24 +32,17 @@ def test_both_sessions_keep_their_own_steps_to_the_last_digit(tmp_path):
     assert found.problem is None
 
 
-def test_another_tools_log_that_goes_back_has_two_sessions(tmp_path):
+def test_another_tools_log_that_goes_back_has_two_sessions_with_times_and_without(tmp_path):
     rows = [(step, 1.0 / step, 100.0 + at) for at, step in enumerate([1, 2, 3, 4, 3, 4, 5])]
     lines = [json.dumps({"step": step, "loss": loss, "time": time}) for step, loss, time in rows]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+    table = ["step,loss", *(f"{step},{loss}" for step, loss, _ in rows)]
+    (tmp_path / "log.csv").write_text("\n".join(table) + "\n")
 
-    found = read_evidence(tmp_path / "log.jsonl")
-
-    assert [list(session.steps) for session in found.sessions] == [[1, 2, 3, 4], [3, 4, 5]]
-    assert found.sessions[1].values_of(LOSS) == {3: 1 / 3, 4: 0.25, 5: 0.2}
-
-
-def test_a_table_without_times_that_goes_back_has_two_sessions(tmp_path):
-    rows = [f"{step},{1.0 / step}" for step in [10, 20, 30, 40, 30, 40, 50]]
-    (tmp_path / "log.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
-
-    found = read_evidence(tmp_path / "log.csv")
-
-    assert [list(session.steps) for session in found.sessions] == [[10, 20, 30, 40], [30, 40, 50]]
+    for name in ("log.jsonl", "log.csv"):
+        found = read_evidence(tmp_path / name)
+        assert [list(session.steps) for session in found.sessions] == [[1, 2, 3, 4], [3, 4, 5]], name
+        assert found.sessions[1].values_of(LOSS) == {3: 1 / 3, 4: 0.25, 5: 0.2}
 
 
 def test_an_evaluation_in_a_row_of_its_own_begins_no_session(tmp_path):

@@ -8,26 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from evaluations.resume import LOSSES, contradictions, without
-from evaluations.resume_cases import UNLISTED, unlisted
+from evaluations.resume import LOSSES, UNLISTED, contradictions, unlisted, without
+from tests.lengths import in_make_faults, longer
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.cli.main import main
 
-ASKED = {
-    (1, "labels"),
-    (1, "data content"),
-    (1, "ema"),
-    (0, "second optimizer"),
-    (0, "precision"),
-    (1, "exact"),
-}
+ASKED = {(1, "labels"), (1, "data content")}
+# tests/answers/test_resume.py judges what these record, in `make test`.
+ASKED |= longer(set(), {(1, "ema"), (0, "second optimizer"), (0, "precision")})
 CASES = {case.kind: case for case in unlisted(range(2)) if (case.seed, case.kind) in ASKED}
 MAKES = """
 import sys
 from pathlib import Path
-from evaluations.resume_cases import unlisted
-from evaluations.resume_runs import make_all
+from evaluations.resume import make_all, unlisted
 make_all([case for case in unlisted(range(2)) if case.name in sys.argv[2:]], Path(sys.argv[1]))
 """
 
@@ -64,6 +58,7 @@ def test_other_losses_where_all_that_is_recorded_is_equal_are_an_answer_with_wha
     assert any("labels=" in needed for needed in answer["needed"])
 
 
+@in_make_faults
 def test_a_part_of_the_state_that_no_loss_shows_is_named(ask):
     code, words, answer = ask("ema")
 
@@ -72,6 +67,7 @@ def test_a_part_of_the_state_that_no_loss_shows_is_named(ask):
     assert "a part of the state is not that of the checkpoint (ema_norm: " in words
 
 
+@in_make_faults
 def test_each_optimizer_is_named(ask):
     _, words, answer = ask("second optimizer")
 
@@ -80,6 +76,7 @@ def test_each_optimizer_is_named(ask):
     assert not [row for row in answer["evidence"] if row["differs"] and row["what"].endswith("of main")]
 
 
+@in_make_faults
 def test_losses_in_another_precision_overrule_the_state_that_was_loaded(ask):
     code, _, answer = ask("precision")
 
@@ -92,13 +89,6 @@ def test_other_data_under_the_same_path_are_seen_by_their_hash(ask):
 
     assert (answer["cause"], answer["area"]) == ("data_changed", "data")
     assert "the data under the same path changed (content of text.bin: " in words
-
-
-def test_a_right_resume_is_the_same_as_far_as_recorded(ask):
-    code, words, _ = ask("exact")
-
-    assert code == 0
-    assert "continued the same training as far as recorded, to the last digit" in words
 
 
 @pytest.mark.parametrize("kind", ["labels", "data content"])
@@ -122,4 +112,4 @@ def test_no_answer_contradicts_its_evidence(trained):
     for kind, case in CASES.items():
         for answer in answer_resumes(read_evidence(trained / case.folder)):
             assert not contradictions(answer), (kind, answer.sentence)
-    assert set(CASES) - {"exact"} < set(UNLISTED)
+    assert set(CASES) <= set(UNLISTED)

@@ -155,6 +155,10 @@ class Tab:
             if (kind := element.WhichOneof("type")) == "button"
         }
 
+    def field(self, label):
+        """The id of the text field with this label."""
+        return next(item.text_input.id for item in self.elements if item.text_input.label == label)
+
     def components(self):
         """The ids of the components of our own."""
         found = [element for element in self.elements if element.WhichOneof("type") == "bidi_component"]
@@ -171,6 +175,11 @@ class Tab:
 def pressed(widget):
     """The state of a button when it is pressed."""
     return {"id": widget, "trigger_value": True}
+
+
+def typed(widget, text):
+    """The state of a text field into which `text` was typed."""
+    return {"id": widget, "string_value": text}
 
 
 def _texts(message):

@@ -33,13 +33,14 @@ MADE_OF_DATA = """words => {
             }
         }
         if (name === "script" && /pwn\\(/.test(element.textContent)) say("a script", element);
-        // Notes may have code and quotes.
+        // Notes may have code and quotes, and headings, lists and words in bold, which is no other element.
+        const isInNotes = element.closest(".st-key-notes_as_markdown :is(blockquote, li, strong, em, code)");
         if (element.matches(".katex, [data-testid='stMarkdownContainer'] :is(table, blockquote, img, pre)")
             && !element.closest(".st-key-notes_as_markdown :is(pre, blockquote)")) say("formatted", element);
         if (element.matches('[data-testid="stIconMaterial"]') && element.textContent === "skull") say("icon", element);
         // Code is coloured word by word, and a comparison marks single words.
         if (!element.childElementCount && words.includes(element.textContent.trim())
-            && !element.closest("pre, .telemetry-side-text, option")) say("formatted", element);
+            && !isInNotes && !element.closest("pre, .telemetry-side-text, option")) say("formatted", element);
     }
     const text = document.body.innerText;
     if (text.includes("\\u{1F604}")) found.push("an emoji of a shortcode");

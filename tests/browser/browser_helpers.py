@@ -217,22 +217,6 @@ def drag(page, title, start, end):
     page.mouse.up()
 
 
-def double_click(page, title):
-    """Click twice in the middle of a chart."""
-    place = place_of(page, title)
-    # Plotly takes two clicks for one double click within half a second of its clock, which a pause of the machine
-    # between the two would use up; so that clock is stopped for them.
-    page.evaluate(
-        """() => {
-            const now = Date.now();
-            window.realTime = Date.prototype.getTime;
-            Date.prototype.getTime = () => now;
-        }"""
-    )
-    page.mouse.dblclick(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
-    page.evaluate("() => { Date.prototype.getTime = window.realTime; }")
-
-
 def fits_into(page, width):
     """Wait until nothing has to be scrolled sideways: what a chart or a table draws follows a little later."""
     page.wait_for_function(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -11,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.faults.children import Child
+from tests.leftovers import remove_journals_of_runs_below
 from tests.made_runs import append, write_run
 from tests.waiting import wait_until
-from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 _TRAINING = """
@@ -58,11 +57,7 @@ class Training:
         if self.child.process.poll() is None:
             self.child.kill()
         self.child.process.communicate()
-        for folder in shared_memory_folders():
-            for path in journals_in(folder):
-                record_file = record_file_of(path)
-                if record_file is not None and self.folder in Path(os.path.realpath(record_file)).parents:
-                    path.unlink(missing_ok=True)
+        remove_journals_of_runs_below(self.folder)
 
 
 class Growing:

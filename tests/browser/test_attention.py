@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from tests.browser.browser_helpers import refresh_every, settle, sidebar
 from tests.browser.growing_run import Growing
 from tests.lengths import in_make_faults
-from tests.made_runs import append
+from tests.made_runs import append, finding_record
 
 # tests/dashboard/views/test_attention.py shows in `make test` what the browser is given.
 pytestmark = in_make_faults
@@ -32,22 +32,6 @@ def shown(serve, tmp_path_factory):
     return serve(tmp_path_factory.mktemp("logs"))
 
 
-def diverged(number):
-    return {
-        "event": "finding",
-        "session": 1,
-        "id": f"1-divergence-train_loss-{number}",
-        "kind": "divergence",
-        "severity": "critical",
-        "metric": "train_loss",
-        "state": "open",
-        "message": "The loss went up.",
-        "time": time.time(),
-        "start_step": number,
-        "noticed_step": number,
-    }
-
-
 @pytest.mark.parametrize("is_asked_for", [True, False])
 def test_a_critical_finding_is_seen_from_elsewhere(shown, new_page, is_asked_for):
     # Two browsers: the choice is kept in one.
@@ -62,7 +46,8 @@ def test_a_critical_finding_is_seen_from_elsewhere(shown, new_page, is_asked_for
             page.get_by_role("button", name="Notify me of critical alerts").click()
             expect(page.get_by_role("button", name="Turn notifications off")).to_be_visible()
         icon = page.evaluate(_ICON)
-        append(growing.folder, [diverged(400)])
+        diverged = finding_record("divergence", 400, severity="critical", time=time.time())
+        append(growing.folder, [diverged])
 
         expect(page).to_have_title(re.compile(f"^⛔ Divergence · .*{name}$"))
         expect(page.locator('[data-telemetry-count="1"][data-telemetry-critical="yes"]')).to_have_text(

@@ -11,7 +11,7 @@ import pytest
 
 import dashboard.components
 from dashboard.assets import page_script_url, page_style
-from tests.browser.browser_helpers import wait_for_query, wait_in
+from tests.browser.browser_helpers import wait_in
 from tests.lengths import in_make_faults
 from tests.made_runs import append, step_record, write_run
 
@@ -445,21 +445,3 @@ def test_on_a_phone_the_switches_are_behind_one_button(shown, new_page):
     assert seen(page)["logY"]
     page.touchscreen.tap(*place_of(page, 0.5))
     page.get_by_label("Log y").wait_for(state="hidden")
-
-
-@in_make_faults
-def test_a_logarithmic_x_axis_is_in_the_link_and_a_chart_keeps_its_place(shown, page, new_page):
-    shown.open(page, "/overview", run="spiked")
-    drawn = page.locator(".telemetry-curves[data-drawn]").first
-    drawn.wait_for()
-    before = drawn.element_handle()
-    page.get_by_label("Log x").check()
-    wait_for_query(page, "q.get('logx') === 'true'")
-    assert seen(page)["logX"]
-    assert before.evaluate("root => root.isConnected && root.__chart.drawn > 0")
-
-    other = new_page()
-    other.goto(page.url)
-    other.locator(".telemetry-curves[data-drawn]").first.wait_for()
-    wait_in(other, lambda: seen(other)["logX"])
-    assert other.get_by_label("Log x").is_checked()

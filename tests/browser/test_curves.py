@@ -1,4 +1,4 @@
-"""Charts of curves: nothing is hidden at any zoom, a live run grows without the page, and a lost route is a picture."""
+"""Charts of curves: nothing is hidden at any zoom, and a lost route is a picture."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.browser_helpers import Dashboard, Watch, settle, wait_for_query
 from tests.dashboard.serving import Started, fork_dashboard
-from tests.made_runs import append, write_run
+from tests.made_runs import write_run
 from tests.project.markdown import ROOT
 
 SPIKE = 1_000
@@ -29,7 +29,6 @@ def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     curves = {"train_loss": loss, "grad_norm": lambda step: math.sin(step * 1.7)}
     write_run(root, "spiky", curves=curves, sessions=[range(2_000), range(1_800, 2_600)])
-    write_run(root, "live", curves=curves, sessions=[range(500)], status="running")
     command = [str(HERE / "serve_curves.py"), str(HERE / "curves_page.py"), "--port", "0", "--no-browser"]
     started = Started(
         [*command, "--log-dir", str(root)],
@@ -56,14 +55,11 @@ def shared(served, contexts):
 def charts(served, shared):
     """Return a function that evaluates JavaScript with `chart` and `other`, both as they are at first."""
     if "run=spiky" not in shared.url:
-        open_charts(served, shared, run="spiky")
+        served.open(shared, "/", run="spiky")
+        two = "() => document.querySelectorAll('.telemetry-curves[data-drawn]').length === 2"
+        shared.wait_for_function(two)
     asking(shared)("view.set(plain, false); chart.showsAll = false; await rest();")
     return asking(shared)
-
-
-def open_charts(served, page, **query):
-    served.open(page, "/", **query)
-    page.wait_for_function("() => document.querySelectorAll('.telemetry-curves[data-drawn]').length === 2")
 
 
 def asking(page):
@@ -169,35 +165,6 @@ def test_a_hidden_curve_leaves_the_axis_to_the_others(charts, shared):
     assert after[0][1] < 2
     assert after[1] == [True, False]
     entry.click()
-
-
-def test_a_live_run_grows_in_the_chart_and_keeps_the_zoom_while_the_page_rests(served, page):
-    open_charts(served, page, run="live", live="1")
-    charts = asking(page)
-    drawn = page.get_by_text("drawn ").inner_text()
-    assert charts(
-        "chart.setWindow([10, 20], false); chart.spec.refresh = 0.2; store.schedulePoll(0); return 1;"
-    )
-    append(
-        served.root / "live",
-        [
-            {"event": "step", "seq": 9_000 + step, "session": 1, "time": 2e9 + step, "global_step": step,
-             "train_loss": 0.25, "grad_norm": 1.0}
-            for step in range(500, 530)
-        ],
-    )  # fmt: skip
-    page.wait_for_function(
-        "() => document.querySelector('.telemetry-curves').__chart.describe().curves[0].points === 530"
-    )
-
-    assert charts("await rest(); return chart.xRange;") == [10, 20]
-    assert charts(
-        "chart.setWindow(null, false); await rest(); return [chart.xRange[1], chart.near(529)[0].y];"
-    ) == [
-        529,
-        0.25,
-    ]
-    assert page.get_by_text("drawn ").inner_text() == drawn
 
 
 def test_without_the_route_the_page_says_so_and_shows_a_picture_until_it_is_back(served, new_page):

@@ -13,10 +13,8 @@ from tests.browser.browser_helpers import (
     refresh_every,
     settle,
     sidebar,
-    step_shown,
     wait_for_curves,
     wait_for_query,
-    wait_until_step,
 )
 from tests.browser.growing_run import Growing, Training
 from tests.lengths import in_make_faults
@@ -109,36 +107,3 @@ def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growi
     assert typed.input_value() == "77"
     assert typed.evaluate("input => input === document.activeElement")
     assert query(page)["run"] == "growing"
-
-
-def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
-    shown.open(page, "/config", run="growing")
-    refresh_every(page, "2 s")
-    page.get_by_role("tab", name="Notes").click()
-    notes = page.get_by_role("textbox", name="Notes")
-    notes.click()
-    page.keyboard.type("half a thou")
-    for _ in range(3):
-        wait_until_step(page, step_shown(page) + 1)
-    page.keyboard.type("ght")
-
-    assert notes.input_value() == "half a thought"
-
-    sidebar(page).get_by_role("link", name="Runs").click()
-    search = page.get_by_role("searchbox", name="Search")
-    search.click()
-    page.keyboard.type("grow")
-    listed = page.locator(".trt tbody")
-    listed.locator("td").first.wait_for(state="attached")
-    for _ in range(3):
-        # Found again each time: a table may be put in the place of the one before.
-        page.wait_for_function(
-            """before => {
-                const list = document.querySelector(".trt tbody");
-                return list && list.textContent && list.textContent !== before;
-            }""",
-            arg=listed.text_content(),
-        )
-    page.keyboard.type("ing")
-
-    assert search.input_value() == "growing"

@@ -133,7 +133,7 @@ def test_quick_switches_between_pages_end_on_the_last_one(shown, page):
     )
     settle(page)
     assert curves(page, "train_loss")["curves"]
-    expect(page.locator(".st-key-cards")).to_have_count(0)
+    expect(page.locator(".telemetry-cards")).to_have_count(0)
 
 
 def test_a_run_that_is_deleted_while_it_is_shown_says_so(shown, page):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import (
     chart,
-    double_click,
     fits_into,
     place_of,
     status,
@@ -61,34 +58,6 @@ def test_a_forecast_is_drawn_where_nothing_is_logged_and_only_if_it_is_switched_
     page.get_by_role("checkbox", name="Forecast").uncheck()
     after = wait_for_curves(page, "Loss", "seen.forecasts.length === 0 && seen.xRange[1] === 99")
     assert after["yRange"] == before["yRange"]
-
-
-def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, page):
-    shown.open(page, "/overview", **{"run": "finished", "from": 1000, "to": 1200})
-    wait_for_curves(page, "Loss", "seen.xRange[0] === 1000 && seen.xRange[1] === 1200")
-
-    double_click(page, "Loss")
-
-    wait_for_query(page, "!q.has('from') && !q.has('to')")
-    wait_for_curves(page, "Loss", "seen.xRange[1] - seen.xRange[0] > 2900")
-
-
-def test_a_spike_does_not_fill_the_chart_and_a_double_click_shows_it(shown, page):
-    write_run(shown.root, "spike", curves={"train_loss": _with_a_spike}, sessions=(range(STEPS),))
-    shown.open(page, "/overview", run="spike")
-    loss = wait_for_curves(page, "Loss", "seen.isFitted && seen.outside.includes('up to 500')")
-    assert loss["yRange"][1] < 10
-    place = place_of(page, "Loss")
-    assert place["y"] + place["height"] <= 900, "above the fold"
-
-    double_click(page, "Loss")
-    wait_for_curves(page, "Loss", "seen.yRange[1] > 500")
-    double_click(page, "Loss")
-    wait_for_curves(page, "Loss", "seen.yRange[1] < 10")
-
-
-def _with_a_spike(step):
-    return 500.0 if step == 2 else 1.0 + math.exp(-step / 500) + 0.05 * (step * 7919 % 13)
 
 
 def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):

@@ -60,18 +60,6 @@ def test_which_run_is_best_takes_one_look_and_one_click_sorts_all(shown, page):
 
 
 @in_make_faults
-def test_a_search_works_while_it_is_typed_and_offers_names(shown, page):
-    shown.open(page, "/")
-    search = page.get_by_role("searchbox", name="Search")
-    search.press_sequentially("lora_r")
-    page.get_by_role("radio", name="lora_rank").click()
-    expect(search).to_have_value("lora_rank")
-    search.fill("lora_rank=16 val_loss<0.5")
-
-    expect(page.locator(ROWS)).to_have_count(2)
-
-
-@in_make_faults
 def test_columns_are_moved_and_pinned_and_stay_in_the_address(shown, page):
     shown.open(page, "/")
     rank = page.locator("th[data-id='config:lora_rank']")

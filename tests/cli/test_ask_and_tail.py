@@ -51,6 +51,12 @@ def live(tmp_path):
         process.wait()
 
 
+def follow(*arguments):
+    """Start `telemetry tail -f --json`."""
+    command = [sys.executable, "-m", "toolkit.telemetry.cli", "tail", "-f", "--json", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
 def test_a_live_run_answers_and_is_followed_to_its_end(live, capsys):
     assert main(["ask", str(live)]) == 0
     offered = capsys.readouterr().out
@@ -75,23 +81,7 @@ def test_a_live_run_answers_and_is_followed_to_its_end(live, capsys):
 
     asked: list[int] = []
     stopping = threading.Thread(target=lambda: asked.append(main(["ask", str(live), "--stop"])))
-    follower = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "toolkit.telemetry.cli",
-            "tail",
-            "-f",
-            "-n",
-            "2",
-            "--all",
-            "--json",
-            str(live),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    follower = follow("-n", "2", "--all", live)
     try:
         first = json.loads(follower.stdout.readline())
         stopping.start()
@@ -159,12 +149,7 @@ def test_another_tool_s_file_is_read_and_followed_by_its_new_rows(tmp_path, caps
         ["step", "1", "train/loss=nan"],
         ["step", "2", "train/loss=1.5"],
     ]
-    follower = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.telemetry.cli", "tail", "-f", "-n", "1", "--json", str(table.parent)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    follower = follow("-n", "1", table.parent)
     try:
         assert json.loads(follower.stdout.readline())["global_step"] == 2
         with table.open("a") as file:
@@ -174,10 +159,3 @@ def test_another_tool_s_file_is_read_and_followed_by_its_new_rows(tmp_path, caps
         follower.kill()
         follower.wait()
         follower.stdout.close()
-
-
-def test_of_several_runs_of_another_tool_one_is_to_be_named(tmp_path, capsys):
-    for name in ("a", "b"):
-        write_table(tmp_path / name / "metrics.csv", [1.0])
-    assert main(["tail", str(tmp_path)]) == 2
-    assert "has 2 runs" in capsys.readouterr().err

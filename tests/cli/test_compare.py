@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.cli.runs import write_run, write_table
+from tests.exchange.commands import telemetry
 from toolkit.telemetry.cli.main import main
 
 
@@ -34,9 +33,7 @@ def test_settings_that_differ_and_last_and_best_values_are_printed(logs, capsys)
 
 
 def test_the_json_has_the_documented_fields_and_other_tools_runs(logs, capsys):
-    assert main(["compare", str(logs / "a"), str(logs / "c"), "--json"]) == 0
-
-    found = json.loads(capsys.readouterr().out)
+    found = telemetry(capsys, "compare", logs / "a", logs / "c")
     assert set(found) == {"runs", "config", "metrics"}
     assert [run["format"] for run in found["runs"]] == ["telemetry", "table"]
     assert all(set(row) == {"name", "values", "same"} for row in found["config"])
@@ -51,16 +48,12 @@ def test_the_json_has_the_documented_fields_and_other_tools_runs(logs, capsys):
     }
 
 
-def test_a_folder_means_all_its_runs_and_one_run_is_compared_with_none_that_was_not_named(logs, capsys):
-    assert main(["compare", str(logs), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
-    assert main(["compare", str(logs / "b"), "--json"]) == 2
-    assert "name another, such as " in capsys.readouterr().err
-
-
-def test_one_run_alone_or_none_cannot_be_compared(logs, tmp_path, capsys):
-    alone = write_run(tmp_path, "alone", [1.0])
-    assert main(["compare", str(alone)]) == 2
-    assert "name another" in capsys.readouterr().err
-    assert main(["compare", str(logs / "a"), str(tmp_path / "none")]) == 2
-    assert "none (it does not exist)" in capsys.readouterr().err
+def test_a_folder_means_all_its_runs_and_one_run_alone_or_none_cannot_be_compared(logs, tmp_path, capsys):
+    assert len(telemetry(capsys, "compare", logs)["runs"]) == 3
+    for runs, said in (
+        ([logs / "b", "--json"], "name another, such as "),
+        ([write_run(tmp_path, "alone", [1.0])], "name another"),
+        ([logs / "a", tmp_path / "none"], "none (it does not exist)"),
+    ):
+        assert main(["compare", *map(str, runs)]) == 2
+        assert said in capsys.readouterr().err

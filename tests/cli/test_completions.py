@@ -44,6 +44,8 @@ def test_a_text_is_searched_for_and_records_are_given_to_scripts(answered, capsy
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [record["global_step"] for record in records] == [15, 16, 17, 18, 19]
+    assert main(["show", "--completions", str(answered), "--search", "elephant"]) == 1
+    assert "none of 21 completions contains 'elephant'" in capsys.readouterr().err
 
 
 def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
@@ -62,12 +64,6 @@ def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
     assert whole.count("word") == 100
     assert "\N{REPLACEMENT CHARACTER}[31mred" in whole
     assert "\x1b" not in short + whole
-
-
-def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys):
-    assert main(["show", "--completions", str(answered), "--search", "elephant"]) == 1
-
-    assert "none of 21 completions contains 'elephant'" in capsys.readouterr().err
 
 
 def test_a_text_without_blanks_is_cut_in_its_middle_and_an_empty_one_has_its_name(tmp_path, capsys):

@@ -50,7 +50,8 @@ def test_a_run_without_errors_says_so(tmp_path, errors):
 
 
 def test_an_error_is_printed_with_its_stack_place_and_count(tmp_path, errors):
-    code, out, _ = errors(log_run(tmp_path, 12))
+    run = log_run(tmp_path, 12)
+    code, out, _ = errors(run)
 
     assert code == 0
     assert out.startswith("run: 1 error, 12 times in total\n\n  ValueError: batch 9\n  is empty\n")
@@ -60,6 +61,8 @@ def test_an_error_is_printed_with_its_stack_place_and_count(tmp_path, errors):
         in out
     )
     assert " in fail\n" in out
+    (record,) = json.loads(errors(run, "--json")[1])
+    assert (record["type"], record["count"], record["spans"]) == ("ValueError", 12, ["loading"])
 
 
 def test_a_hang_is_printed_with_its_first_stacks_and_last_state(tmp_path, errors):
@@ -108,12 +111,6 @@ def test_causes_output_and_memory_are_printed(tmp_path, errors):
 
     assert "    Cause:\n      raised from OSError: a\n          x.py:1 in f\n" in out
     assert "    Last output:\n      last\n    Memory:\n      rss_mb: 1.5\n" in out
-
-
-def test_json_has_the_records_with_their_whole_count(tmp_path, errors):
-    (record,) = json.loads(errors(log_run(tmp_path, 12), "--json")[1])
-
-    assert (record["type"], record["count"], record["spans"]) == ("ValueError", 12, ["loading"])
 
 
 def test_those_beyond_the_distinct_ones_are_counted_by_the_end_record(tmp_path, errors):

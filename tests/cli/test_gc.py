@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.cli.runs import write_run, write_table
+from tests.exchange.commands import telemetry
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.runs import Runs
 from toolkit.telemetry.cli.main import main
@@ -56,9 +55,7 @@ def tree(place):
 
 def gc(capsys, *arguments):
     """Return the JSON that the command prints, and the path of each kind."""
-    capsys.readouterr()
-    assert main(["gc", *map(str, arguments), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = telemetry(capsys, "gc", *map(str, arguments))
     return found, {item["kind"]: item["path"] for item in found["found"]}
 
 
@@ -112,54 +109,6 @@ def test_what_is_younger_is_left(logs, capsys):
         main(["gc", str(logs), "--older-than", "soon"])
 
 
-def test_the_best_runs_are_kept_and_the_others_go_to_the_trash(tmp_path, capsys):
-    runs = {"a": [3.0, 0.5], "b": [0.1, 0.2], "c": [0.9], "diverged": [math.nan], "fell": [-math.inf]}
-    for name, losses in runs.items():
-        write_run(tmp_path, name, losses)
-    write_run(tmp_path, "no-loss", [])
-    write_table(tmp_path / "other_tool" / "metrics.csv", [9.0])
-
-    def worse(*options):
-        found, _ = gc(capsys, tmp_path, "--keep-cache", "--keep-best", *options)
-        return [(item["kind"], Path(item["path"]).name) for item in found["found"]]
-
-    kind = "run that is not among the best"
-    odd = [(kind, "diverged"), (kind, "fell")]
-    assert worse("2") == [(kind, "c"), *odd]
-    assert worse("1", "--goal", "max") == [(kind, "a"), (kind, "b"), *odd]
-    assert worse("1", "--by", "accuracy") == [(kind, "a"), (kind, "c"), *odd]
-    assert worse("9") == worse("1", "--by", "unknown", "--goal", "min") == []
-    assert main(["gc", str(tmp_path), "--keep-best", "1", "--by", "step"]) == 2
-    assert "--goal min or --goal max" in capsys.readouterr().err
-    assert worse("2", "--yes") == [(kind, "c"), *odd]
-    assert {run.name for run in list_trash(tmp_path)} == {"c", "diverged", "fell"}
-    assert {path.name for path in tmp_path.iterdir()} >= {"a", "b", "no-loss", "other_tool"}
-    with pytest.raises(SystemExit):
-        main(["gc", str(tmp_path), "--keep-best", "0"])
-
-
-def test_the_best_run_is_found_in_its_records_whatever_its_loss_is_called_and_run_json_says(tmp_path, capsys):
-    for name, last in (("falling", 0.01), ("flat", 5.0)):
-        with TelemetryLogger(name, log_dir=tmp_path, log_every=1, system=False) as log:
-            for step in range(1500):
-                loss = 5.0 if name == "flat" else 10 - (10 - last) * step / 1499
-                log.log({"loss": loss, "my_loss": loss})
-            log.log({"val/acc": 0.5})
-    manifest = json.loads((tmp_path / "flat" / "run.json").read_bytes())
-    manifest["summary"]["loss"] = manifest["evaluations"]["loss"]["last"] = 0.0
-    (tmp_path / "flat" / "run.json").write_text(json.dumps(manifest))
-    write_run(tmp_path, "planted", [])
-    manifest["run_id"] = "another"
-    (tmp_path / "planted" / "run.json").write_text(json.dumps(manifest))
-
-    capsys.readouterr()
-    assert main(["ls", str(tmp_path / "falling"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["loss"] == pytest.approx(0.01)
-    for by in ("loss", "my_loss"):
-        found, _ = gc(capsys, tmp_path, "--keep-cache", "--keep-best", "1", "--by", by)
-        assert [Path(item["path"]).name for item in found["found"]] == ["flat"]
-
-
 def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_path, capsys):
     """The first session reached 0.01 at step 9; the second one began again at step 6."""
     for first, accuracies in ((1, [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99]), (6, [0.65, 0.5])):
@@ -171,8 +120,7 @@ def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_pat
     capsys.readouterr()
 
     def asked(*arguments):
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        return telemetry(capsys, *arguments)
 
     names = ("best:accuracy", "best:val_loss", "val_loss")
     columns = [part for name in names for part in ("--columns", name)]
@@ -188,8 +136,6 @@ def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_pat
     }
     assert rows["accuracy"]["best"] == [0.65, pytest.approx(0.66)]
     assert rows["val_loss"]["last"] == [pytest.approx(0.35), None]
-    kept = gc(capsys, tmp_path, "--keep-cache", "--keep-best", "1", "--by", "accuracy")[0]["found"]
-    assert [Path(item["path"]).name for item in kept] == ["again"]
     known = Runs([tmp_path])
     best = known.best(known.card("again"), "accuracy")
     assert best is not None

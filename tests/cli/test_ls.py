@@ -12,6 +12,7 @@ from io import StringIO
 import pytest
 
 from tests.cli.runs import write_run, write_table
+from tests.exchange.commands import telemetry
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import SUBCOMMANDS, main, subcommand_of
 from toolkit.telemetry.runfolder.labels import Labels, ProjectSettings, write_labels, write_project
@@ -180,10 +181,7 @@ def test_a_formula_can_be_a_column_an_order_and_a_filter(logs, capsys):
 def test_columns_are_named_by_commas_with_the_names_that_a_configuration_has(tmp_path, capsys):
     write_run(tmp_path, "run", [math.inf], config={"optim": {"lr": 0.002}})
     write_run(tmp_path, "other", [-math.inf], config={"base_lr": 0.001})
-    capsys.readouterr()
-
-    assert main(["ls", str(tmp_path), "--columns", "lr, optim.lr,base_lr", "--sort", "name", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["runs"]
+    listed = telemetry(capsys, "ls", tmp_path, "--columns", "lr, optim.lr,base_lr", "--sort", "name")["runs"]
     assert [[run[name] for name in ("lr", "optim.lr", "base_lr", "loss")] for run in listed] == [
         [0.001, 0.001, 0.001, "-Infinity"],
         [0.002, 0.002, 0.002, "Infinity"],
@@ -193,8 +191,7 @@ def test_columns_are_named_by_commas_with_the_names_that_a_configuration_has(tmp
     assert main(["ls", str(tmp_path), "--columns", "lr,accuracyy"]) == 2
     assert "did you mean accuracy?" in capsys.readouterr().err
     sql = "select run, setting from settings where number is not null order by all"
-    assert main(["sql", sql, str(tmp_path), "--json"]) == 0
-    assert [[*row.values()] for row in json.loads(capsys.readouterr().out)["rows"]] == [
+    assert [[*row.values()] for row in telemetry(capsys, "sql", sql, tmp_path)["rows"]] == [
         ["other", "base_lr"],
         ["other", "learning_rate"],
         ["run", "learning_rate"],
@@ -220,9 +217,7 @@ def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newes
     for loss in (0.5, 0.25):
         write_labels(write_run(tmp_path, f"of-{loss}", [loss]), Labels(display_name="same"))
     table = write_table(tmp_path / "theirs" / "metrics.csv", [1.0])
-    capsys.readouterr()
-    assert main(["ls", str(tmp_path), "--json"]) == 0
-    labels = {run["path"]: run["label"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    labels = {run["path"]: run["label"] for run in telemetry(capsys, "ls", tmp_path)["runs"]}
 
     def status(name):
         assert main(["status", name, "--json"]) == 0
@@ -292,8 +287,7 @@ def test_a_query_names_runs_as_the_list_does(tmp_path, capsys):
         write_run(tmp_path, f"of-{loss}", [loss])
     capsys.readouterr()
     sql = "select loss from steps where run = 'of-0.5'"
-    assert main(["sql", sql, str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == [{"loss": 0.5}]
+    assert telemetry(capsys, "sql", sql, tmp_path)["rows"] == [{"loss": 0.5}]
 
 
 def test_runs_are_compared_with_the_baseline_of_their_project(tmp_path, capsys):

@@ -8,12 +8,11 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from io import StringIO
 
 import pytest
 
 from tests.cli.pseudo_terminal import PseudoTerminal
-from tests.cli.runs import write_run
+from tests.cli.runs import main_as, write_run
 from tests.project.command_docs import document
 from tests.project.markdown import ROOT
 from toolkit.telemetry import TelemetryLogger
@@ -123,14 +122,13 @@ def test_every_subcommand_is_in_one_group_of_the_help_and_list_means_ls(tmp_path
     assert main(["list", str(tmp_path)]) == main(["ls", str(tmp_path)]) == 2
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, encoding):
+def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path):
     run = write_run(tmp_path, "run", [0.5] * 3000)
     write_labels(run, Labels(display_name="näme"))
-    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "toolkit.telemetry.cli"]
     listed = subprocess.run([*command, "ls", tmp_path], env=environ, capture_output=True, check=True)
-    assert ("näme".encode(encoding, "backslashreplace")) in listed.stdout
+    assert "näme".encode("ascii", "backslashreplace") in listed.stdout
 
     closed = f"{sys.executable} -m toolkit.telemetry.cli ls {tmp_path} >&- 2>&-"
     assert subprocess.run(["bash", "-c", closed], env=environ).returncode == 0
@@ -162,21 +160,9 @@ def test_what_may_not_be_read_or_written_is_said_in_a_sentence(tmp_path, argumen
     os.chmod(tmp_path, 0o755)
     run = write_run(tmp_path, "run", [0.5])
     names = {"RUN": str(run), "NO": str(tmp_path / "no" / "report.html")}
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.dup2(writing, 2)
-        sys.stdout, sys.stderr = StringIO(), os.fdopen(2, "w")
-        os.setgid(65534)
-        os.setuid(65534)
-        code = main([names.get(word, word) for word in arguments])
-        sys.stderr.flush()
-        os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read()
+    code, said = main_as(65534, *(names.get(word, word) for word in arguments))
 
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (1, 2)
+    assert code in (1, 2)
     assert "Traceback" not in said
     assert "ermission denied" in said
 

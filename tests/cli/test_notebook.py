@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 import toolkit.telemetry.cli.notebook as notebook
+from tests.cli.runs import write_run
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.reports.report_parts import Page
@@ -70,16 +71,16 @@ def test_a_logger_and_a_run_show_themselves_and_hostile_text_stays_text(tmp_path
 
 
 def test_the_bare_install_shows_the_text_and_says_what_a_report_needs(tmp_path):
-    log = hostile_run(tmp_path)
+    folder = write_run(tmp_path, "run", [0.5])
     code = f"""
 import sys
 for name in ("numpy", "pandas", "pyarrow", "PIL", "IPython"):
     sys.modules[name] = None
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry import read_run
-data = read_run({str(log.run_folder)!r})
+data = read_run({str(folder)!r})
 assert data._repr_mimebundle_() == {{"text/plain": repr(data)}}
-sys.exit(main(["report", {str(log.run_folder)!r}]))
+sys.exit(main(["report", {str(folder)!r}]))
 """
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 

@@ -20,7 +20,7 @@ COMMANDS = {
         ["{run}", "--to", "zip", "--out", "{out}.zip"],
     ],
     "forecast": [["{run}"], ["{run}", "--json"], ["{run}", "--stopping"], ["{run}", "--stopping", "--json"]],
-    "gc": [["{run}", "--yes", "--empty-runs", "--keep-best", "1", "--keep-cache"]],
+    "gc": [["{run}", "--yes", "--empty-runs", "--keep-cache"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "logs": [["{run}"], ["{run}", "--grep", "x"]],
@@ -46,7 +46,7 @@ OTHERS = {
     "top": "draws until it is stopped",
     "train": "reads a YAML",
 }
-FEW = ("ai_toolkit/killed_wal", "swanlab/local_current", "wandb/offline_0_31")
+FEW = ("ai_toolkit/killed_wal", "wandb/offline_0_31")
 
 
 def run_every_command(folder, out):

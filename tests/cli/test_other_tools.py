@@ -8,6 +8,7 @@ import sqlite3
 
 import pytest
 
+from tests.exchange.commands import telemetry
 from tests.importers.samples import fingerprint, ours
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
@@ -21,8 +22,7 @@ def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkey
     samples = ours()
     before = fingerprint(samples)
 
-    assert main(["ls", str(samples), "--json", "--deleted"]) == 0
-    listed = json.loads(capsys.readouterr().out)["runs"]
+    listed = telemetry(capsys, "ls", samples, "--deleted")["runs"]
     assert len(listed) == len(find_sources(samples).runs)
     assert all(run["status"] != "unreadable" for run in listed), listed
     assert [run for run in listed if run["step"] is not None and run["loss"] is not None]
@@ -30,11 +30,9 @@ def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkey
     inside = [run for run in listed if not os.path.lexists(run["path"])]
     assert inside, "some are one of several in a file"
     for run in inside:
-        assert main(["show", run["path"], "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["runs"][0]["name"] == run["name"]
+        assert telemetry(capsys, "show", run["path"])["runs"][0]["name"] == run["name"]
 
-    assert main(["compare", str(samples), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["runs"]) == min(
+    assert len(telemetry(capsys, "compare", samples)["runs"]) == min(
         50, len(listed) - sum(r["deleted"] for r in listed)
     )
     for place in sorted(path for path in samples.iterdir() if path.is_dir()):
@@ -88,8 +86,7 @@ def test_a_run_has_the_same_name_in_a_list_and_alone_from_any_folder(capsys, mon
         monkeypatch.chdir(place)
         named = []
         for arguments in (["ls", str(place)], ["ls", "."], ["show", str(place)], ["show", "."]):
-            assert main([*arguments, "--json"]) == 0
-            named.append(sorted(run["name"] for run in json.loads(capsys.readouterr().out)["runs"]))
+            named.append(sorted(run["name"] for run in telemetry(capsys, *arguments)["runs"]))
         assert named[0] == named[1] == named[2] == named[3]
         assert all(named[0])
 
@@ -124,9 +121,7 @@ def test_the_json_of_our_own_run_has_its_id_and_its_configuration(tmp_path, caps
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_start(config={"lr": 0.1})
         log.log_step(1, train_loss=1.0)
-    capsys.readouterr()
-    assert main(["show", str(tmp_path / "run"), "--json"]) == 0
-    [run] = json.loads(capsys.readouterr().out)["runs"]
+    [run] = telemetry(capsys, "show", tmp_path / "run")["runs"]
     assert run["run_id"] == read_manifest(tmp_path / "run").run_id
     assert run["config"]["lr"] == 0.1
     assert not {"event", "time", "seq", "pid", "config"} & set(run["config"])

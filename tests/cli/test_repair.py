@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from io import StringIO
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.cli.runs import main_as
+from tests.runfolder.plain_data import line
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.journal.head import Owner
 from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in, shared_memory_folders
@@ -24,10 +24,6 @@ as_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's file"
 )
 in_shared_memory = pytest.mark.skipif(not shared_memory_folders(), reason="there is no shared memory")
-
-
-def line(seq, **fields):
-    return encode({"event": "step", "time": 1.7e9 + seq, "seq": seq, "session": 1, **fields})
 
 
 @pytest.fixture
@@ -58,28 +54,9 @@ def killed(place):
     journal.path.unlink(missing_ok=True)
 
 
-def repair(*folders):
-    """Return the exit code, stdout and stderr of `telemetry repair`."""
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main(["repair", *map(str, folders)])
-    return code, out.getvalue(), err.getvalue()
-
-
-def repair_as(user, folder):
-    """Return the exit code, and stdout and stderr joined, of the command run by another user."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.setgid(user)
-        os.setuid(user)
-        code, out, err = repair(folder)
-        os.write(writing, (out + err).encode())
-        os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        printed = pipe.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed
+@pytest.fixture
+def repair(telemetry):
+    return partial(telemetry, "repair")
 
 
 def give(user, folder):
@@ -88,7 +65,7 @@ def give(user, folder):
 
 
 @in_shared_memory
-def test_recovered_records_are_counted(killed):
+def test_recovered_records_are_counted(killed, repair):
     run, _ = killed
 
     assert repair(run) == (
@@ -103,7 +80,7 @@ def test_recovered_records_are_counted(killed):
 
 
 @in_shared_memory
-def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
+def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch, repair):
     run, _ = killed
     older = run.parent / "older"
     older.mkdir()
@@ -121,7 +98,7 @@ def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
     )
 
 
-def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path):
+def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path, repair):
     good = tmp_path / "good"
     good.mkdir()
     (good / "metrics.jsonl").write_bytes(line(0))
@@ -134,7 +111,7 @@ def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path
 
 @as_root
 @in_shared_memory
-def test_a_journal_of_another_user_is_reported_with_its_owner(killed):
+def test_a_journal_of_another_user_is_reported_with_its_owner(killed, repair):
     run, journal = killed
     os.chown(journal, NOBODY, NOBODY)
     code, out, err = repair(run)
@@ -147,10 +124,10 @@ def test_a_journal_of_another_user_is_reported_with_its_owner(killed):
 
 @as_root
 @in_shared_memory
-def test_a_journal_of_root_in_a_folder_of_another_user_is_reported_as_root_s(killed):
+def test_a_journal_of_root_in_a_folder_of_another_user_is_reported_as_root_s(killed, repair):
     run, journal = killed
     give(NOBODY, run.parent)
-    code, printed = repair_as(NOBODY, run)
+    code, printed = main_as(NOBODY, "repair", run)
 
     assert code == 1
     assert f"{run}: 0 records recovered" in printed
@@ -158,12 +135,12 @@ def test_a_journal_of_root_in_a_folder_of_another_user_is_reported_as_root_s(kil
     # Root owns it, and can recover it.
     assert repair(run)[1].startswith(f"{run}: 2 records recovered")
     assert (run / "metrics.csv").stat().st_uid == NOBODY, "its owner can read the table"
-    assert repair_as(NOBODY, run)[0] == 0
+    assert main_as(NOBODY, "repair", run)[0] == 0
 
 
 @as_root
 @in_shared_memory
-def test_a_record_file_created_by_root_belongs_to_the_owner_of_the_folder(killed):
+def test_a_record_file_created_by_root_belongs_to_the_owner_of_the_folder(killed, repair):
     run, _ = killed
     (run / "metrics.jsonl").unlink()
     give(NOBODY, run.parent)
@@ -176,7 +153,9 @@ def test_a_record_file_created_by_root_belongs_to_the_owner_of_the_folder(killed
 @pytest.mark.parametrize(
     "journal", ["/etc/passwd", "../../x.journal", "/dev/shm/x", "relative", "/proc/1/mem"]
 )
-def test_a_journal_path_in_run_json_that_is_not_a_journal_is_never_opened(killed, journal, monkeypatch):
+def test_a_journal_path_in_run_json_that_is_not_a_journal_is_never_opened(
+    killed, journal, monkeypatch, repair
+):
     run, _ = killed
     manifest = read_manifest(run)
     write_manifest(run, replace(manifest, sessions=(replace(manifest.latest, journal=journal),)))
@@ -189,7 +168,7 @@ def test_a_journal_path_in_run_json_that_is_not_a_journal_is_never_opened(killed
 
 
 @in_shared_memory
-def test_a_journal_whose_run_was_moved_is_kept_until_the_run_is_named_where_it_is_now(killed):
+def test_a_journal_whose_run_was_moved_is_kept_until_the_run_is_named_where_it_is_now(killed, repair):
     run, journal = killed
     moved = run.rename(run.parent / "moved")
     with TelemetryLogger("other", log_dir=run.parent, system=False) as log:
@@ -202,7 +181,7 @@ def test_a_journal_whose_run_was_moved_is_kept_until_the_run_is_named_where_it_i
 
 
 @in_shared_memory
-def test_missing_records_that_were_not_declared_lost_are_counted(killed):
+def test_missing_records_that_were_not_declared_lost_are_counted(killed, repair):
     run, journal = killed
     journal.unlink()
     lost = {"event": "lost", "seq": 13, "records": 5, "from_seq": 8, "to_seq": 12}
@@ -218,7 +197,7 @@ def test_missing_records_that_were_not_declared_lost_are_counted(killed):
     assert out.endswith("5 records missing and not declared lost\n")
 
 
-def test_of_a_folder_of_runs_the_reason_says_to_name_one(tmp_path):
+def test_of_a_folder_of_runs_the_reason_says_to_name_one(tmp_path, repair):
     with TelemetryLogger("a-run", log_dir=tmp_path, system=False) as log:
         log.log_step(0, train_loss=1.0)
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 import os
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -43,16 +41,6 @@ def test_a_folder_of_runs_means_its_newest(run, capsys):
 
     assert code == 0
     assert capsys.readouterr().out.startswith("greyjacket: ")
-
-
-def test_a_run_that_failed_is_failed_in_json(tmp_path, capsys):
-    with suppress(ValueError), TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
-        log.log_step(1, train_loss=1.0)
-        raise ValueError("out of data")
-    capsys.readouterr()
-
-    assert main(["show", str(tmp_path / "r"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["status"]["state"] == "failed"
 
 
 def test_own_metrics_are_shown_without_pandas_numpy_or_the_table(run, capsys, monkeypatch):

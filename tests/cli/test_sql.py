@@ -18,6 +18,7 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from tests.cli.runs import write_run, write_table
+from tests.exchange.commands import telemetry
 from toolkit.telemetry.cli.commands.look import sql as command
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runs import frame
@@ -36,8 +37,7 @@ def logs(tmp_path, monkeypatch):
 
 
 def test_every_form_has_the_same_values(logs, tmp_path, capsys):
-    assert main(["sql", STATEMENT, str(logs), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = telemetry(capsys, "sql", STATEMENT, logs)
     assert main(["sql", STATEMENT, str(logs), "--csv"]) == 0
     table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert main(["sql", STATEMENT, str(logs), "--parquet", str(tmp_path / "answer.parquet")]) == 0

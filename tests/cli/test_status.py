@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.cli.runs import write_run
+from tests.exchange.commands import telemetry
 from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
@@ -18,9 +19,7 @@ def test_a_running_run_says_how_far_it_is(tmp_path, capsys):
         log.flush()
 
         def about_it():
-            capsys.readouterr()
-            assert main(["status", str(tmp_path), "--json"]) == 0
-            return json.loads(capsys.readouterr().out)
+            return telemetry(capsys, "status", tmp_path)
 
         # run.json follows the records by a second or two.
         wait_until(lambda: about_it()["step"] == 10 and about_it()["eta_s"] is not None)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.made_runs import BEGAN, append
+from tests.exchange.commands import telemetry
+from tests.made_runs import BEGAN, append, log_run
 from tests.records import read_records
-from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 
 
@@ -104,31 +104,19 @@ def test_scripts_get_all_of_it_as_json(timed_run, capsys):
 
 
 def test_a_run_of_the_logger_is_read_with_its_status(tmp_path, capsys):
-    with TelemetryLogger("greyjacket", log_dir=tmp_path, log_every=1) as log:
-        for step in range(1, 6):
-            log.log_step(step, train_loss=1.0 / step)
-    capsys.readouterr()
-    code = main(["time", str(tmp_path / "greyjacket"), "--json"])
-
-    answer = json.loads(capsys.readouterr().out)
-    end = read_records(tmp_path / "greyjacket")[-1]
-    assert code == 0
-    assert answer["status"] == "finished"
-    assert end["event"] == "end"
+    folder = log_run(tmp_path, "greyjacket", [1.0, 0.5])
+    answer = telemetry(capsys, "time", folder)
+    end = read_records(folder)[-1]
+    assert (answer["status"], end["event"]) == ("finished", "end")
     assert answer["wall_s"] == pytest.approx(end["elapsed"])
 
 
-def test_lines_that_are_no_record_are_counted(timed_run, capsys):
+def test_lines_that_are_no_record_are_counted_and_a_run_without_records_is_no_fault(timed_run, capsys):
     with (timed_run / "metrics.jsonl").open("a") as file:
         file.write("no record\n[]\n")
     main(["time", str(timed_run)])
-
     assert "(2 unreadable lines)" in capsys.readouterr().out
 
-
-def test_a_run_without_records_is_reported(tmp_path, capsys):
-    (tmp_path / "metrics.jsonl").touch()
-    code = main(["time", str(tmp_path)])
-
-    assert code == 0
+    (timed_run / "metrics.jsonl").write_text("")
+    assert main(["time", str(timed_run)]) == 0
     assert "No records yet." in capsys.readouterr().out

@@ -36,15 +36,6 @@ def test_run_py_is_the_same_command(trained, monkeypatch):
     assert trained == [("a.yaml", None), ("b.yaml", None)]
 
 
-def test_without_the_example_it_says_where_that_is(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "toolkit.telemetry.trainer.options", None)
-
-    assert main(["train"]) == 2
-    said = capsys.readouterr().err
-    assert "only in a checkout of this repository" in said
-    assert "telemetry setup ai-toolkit attach" in said
-
-
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")]
 )

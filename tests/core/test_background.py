@@ -1,4 +1,4 @@
-"""Jobs of all kinds share a few threads; one that hangs, fails or ends its thread affects no other."""
+"""Jobs of all kinds share a few threads; each takes its turns one after the other, and none is missed."""
 
 import itertools
 import math
@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S
 from toolkit.telemetry.core import background as module
-from toolkit.telemetry.core.background import FILES, MACHINE, background_job, own_thread_job
+from toolkit.telemetry.core.background import MACHINE, background_job, own_thread_job
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +33,12 @@ class Counting:
     """A turn that counts, with a pause of `pause_s` after each."""
 
     def __init__(self, pause_s, last=math.inf):
-        self.count, self.names = 0, set()
+        self.count = 0
         self.pause_s = pause_s
         self.last = last
 
     def __call__(self):
         self.count += 1
-        self.names.add(threading.current_thread().name)
         return None if self.count >= self.last else self.pause_s
 
 
@@ -120,46 +119,3 @@ def test_a_pause_is_kept_however_short_it_is():
 
     assert started(turn).join(PATIENCE_S)
     assert min(after - before for before, after in itertools.pairwise(began)) > 0.004
-
-
-@pytest.mark.parametrize("helper", ["a thread of another kind", "who waits"])
-def test_a_job_that_hangs_holds_up_no_other_of_its_kind(helper):
-    hanging, turn, other = Hanging(), Counting(math.inf, last=1), Counting(0.1)
-    hung = started(hanging)
-    assert hanging.hangs.wait(PATIENCE_S)
-    if helper == "who waits":
-        assert started(turn).join(PATIENCE_S)
-    else:
-        of_another_kind = background_job("telemetry-other", other, FILES)
-        of_another_kind.start()
-        started(turn)
-        wait_until(lambda: turn.count)
-        let_end(of_another_kind)
-
-    assert not hung.is_over
-    hanging.release.set()
-    assert hung.join(PATIENCE_S)
-
-
-@make
-def test_a_thread_that_is_refused_may_be_granted_later(monkeypatch, make):
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        turn = Counting(0.001, last=2)
-        job = make("telemetry-test", turn)
-        with pytest.raises(RuntimeError):
-            job.start()
-
-        assert not job.is_started
-        assert not turn.count
-    if make is shared_job:
-        job.start()
-    else:
-        job.close(PATIENCE_S)
-
-    assert job.join(PATIENCE_S)
-    assert turn.count == 2
-
-
-def refuse(_):
-    raise RuntimeError("can't start new thread")

@@ -41,16 +41,6 @@ class Sending:
         self.outbox.close(time.monotonic() + timeout_s)
 
 
-def test_items_are_sent_in_their_order_and_each_is_reported():
-    sending = Sending()
-    for item in "abc":
-        sending.outbox.put(item)
-    sending.close()
-
-    assert sending.tried == ["a", "b", "c"]
-    assert sending.reports == [("a", 1, None), ("b", 1, None), ("c", 1, None)]
-
-
 def test_a_server_that_is_away_for_a_while_still_gets_everything():
     sending = Sending(refusals=3)
     sending.outbox.put("a")
@@ -90,42 +80,12 @@ def test_a_long_pause_is_kept_until_the_end_cuts_it_short(usual_s, asked_s):
     assert sending.reports == [("a", 2, None)]
 
 
-def test_a_server_that_hangs_delays_nothing_and_what_it_did_not_answer_is_reported():
-    answer = threading.Event()
-    sending = Sending(send=lambda _: answer.wait(60))
-    for number in range(500):
-        sending.outbox.put(number)
-    wait_until(lambda: sending.outbox._in_flight)
-    sending.close(0.05)
-    sending.close(0.05)
-
-    assert not answer.is_set()
-    assert sending.reports[0] == (0, 1, "no response before the run closed; it may have arrived")
-    assert {report[1:] for report in sending.reports[1:]} == {(0, "not sent before the run closed")}
-    assert len(sending.reports) <= 102, "what does not fit is left out"
-    answer.set()
-
-
 def test_nothing_is_sent_once_it_is_over():
     sending = Sending()
     sending.close()
     sending.outbox.put("late")
 
     assert (sending.tried, sending.reports) == ([], [])
-
-
-def test_an_outbox_without_a_thread_reports_that_nothing_was_sent(monkeypatch):
-    sending = Sending()
-
-    def refuse(_):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        sending.outbox.put("a")
-    sending.close()
-
-    assert sending.reports == [("a", 0, "not sent before the run closed")]
 
 
 def test_our_own_failure_loses_one_item_and_is_reported():

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from dashboard.answering import computed
 from tests.dashboard.serving import PATIENCE_S, dashboard
+from tests.lengths import in_make_faults
 from tests.made_runs import write_run
 from toolkit.telemetry.core.deadline import is_over
 
@@ -78,6 +79,7 @@ def test_the_work_ends_when_its_client_has_left():
     assert has_left.is_set()
 
 
+@in_make_faults
 @pytest.mark.timeout(600)
 def test_a_plain_chart_is_answered_while_others_compute_costly_formulas(tmp_path):
     values = [float((7 * step) % 1000) for step in range(RECORDS)]

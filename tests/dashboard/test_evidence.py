@@ -9,8 +9,8 @@ import pytest
 
 from dashboard.components.curve_chart import Band, ChartSpec, chart_data
 from dashboard.components.evidence import around, slope
+from tests.made_runs import finding
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.store import CurveSegment, MetricInfo, Series
 
 
@@ -21,29 +21,11 @@ def info(name="train_loss", count=1000, last_step=9_990.0):
 
 
 def alert(kind="spike", **more):
-    given = {
-        "metric": "train_loss",
-        "start_step": 5_000,
-        "noticed_step": 5_050,
-        "end_step": 5_100,
-        "severity": "warning",
-        **more,
-    }
-    return Finding(id="1", kind=kind, message="", **given)
+    return finding(kind, **{"start_step": 5_000, "noticed_step": 5_050, "end_step": 5_100, **more})
 
 
 def series(x, y):
     return Series(metric="m", axis="step", segments=(CurveSegment(x=x, y=y, session=1),), total=len(x))
-
-
-def test_the_place_is_shaded_and_begin_and_notice_are_marked_within_the_window():
-    evidence = around(alert(), info())
-
-    low, high = evidence.window
-    assert low < 5_000 < 5_100 < high
-    assert high - low < 3_000, "around the place, not all of the run"
-    assert evidence.bands[0] == Band(start=5_000, end=5_100, tone="warning")
-    assert [mark.step for mark in evidence.marks] == [5_000, 5_050]
 
 
 def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():

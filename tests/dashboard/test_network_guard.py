@@ -22,14 +22,6 @@ def server(tmp_path_factory):
 # tests/attacks/test_http_exposure.py tries many more hosts and origins.
 
 
-@pytest.mark.parametrize("path", ["/", "/_stcore/health", "/_stcore/host-config", plotly_js_url()])
-def test_nothing_is_given_to_who_calls_us_by_another_name(server, path):
-    status, _, body = get(server.port, path, host="evil.example")
-
-    assert status == 403
-    assert "Unknown host 'evil.example'" in body.decode()
-
-
 @pytest.mark.parametrize(
     ("path", "host"),
     [

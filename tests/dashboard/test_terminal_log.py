@@ -6,7 +6,6 @@ import logging
 import pytest
 
 from dashboard.terminal_log import MAX_PER_KIND, PERIOD_S, concise_logging
-from tests.lengths import in_make_faults
 
 
 @pytest.fixture
@@ -25,16 +24,6 @@ def printed(clock):
 def complain(number=1, error=None):
     for _ in range(number):
         logging.getLogger("tests.some_library").error("%s is out of reach", "it", exc_info=error)
-
-
-@in_make_faults
-def test_a_message_without_end_is_printed_a_few_times(printed):
-    complain(100_000)
-
-    lines = printed.getvalue().splitlines()
-    assert len(lines) == MAX_PER_KIND
-    assert lines[0] == "it is out of reach"
-    assert lines[-1] == "it is out of reach (no more of this kind for 10 minutes)"
 
 
 def test_later_it_is_printed_again_with_how_many_there_were(printed, clock):

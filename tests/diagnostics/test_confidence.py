@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
+from tests.made_runs import finding
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.confidence import (
@@ -15,7 +16,6 @@ from toolkit.telemetry.diagnostics.confidence import (
 )
 from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
 from toolkit.telemetry.diagnostics.examiner import examine
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.policy import Policy
 
 RISES = [2.0, 1.6, 1.3, 1.15, 1.1, 1.18, 1.3, 1.45, 1.6, 1.75, 1.9, 2.05]
@@ -23,18 +23,8 @@ HEALS = [*RISES, 1.6, 1.2, 0.9, 0.8, 0.75, 0.7]
 
 
 def found(kind, severity="warning", *, is_open=True, count=1, **evidence):
-    return Finding(
-        id="1",
-        kind=kind,
-        severity=severity,
-        metric="m",
-        start_step=1,
-        end_step=None,
-        noticed_step=1,
-        state="open" if is_open else "resolved",
-        count=count,
-        evidence=evidence,
-    )
+    state = "open" if is_open else "resolved"
+    return finding(kind, severity=severity, state=state, count=count, evidence=evidence)
 
 
 def overfitting(vals):
@@ -63,7 +53,7 @@ def test_a_loss_that_rose_further_is_never_less_sure():
 
 
 @pytest.mark.parametrize(
-    ("finding", "strength"),
+    ("one", "strength"),
     [
         (found("spike", ratio=float("nan")), USUAL),
         (found("spike"), USUAL),
@@ -81,9 +71,9 @@ def test_a_loss_that_rose_further_is_never_less_sure():
         (found("throughput_drop", is_open=False), USUAL),
     ],
 )
-def test_the_strength_of_the_evidence(finding, strength):
-    assert strength_of(finding) == strength
-    assert confidence_of(finding) == STRENGTHS[strength][0]
+def test_the_strength_of_the_evidence(one, strength):
+    assert strength_of(one) == strength
+    assert confidence_of(one) == STRENGTHS[strength][0]
 
 
 @pytest.mark.parametrize("kind", ["stalled", "memory_growth", "straggler", "dead_lora", "of a later version"])
@@ -92,17 +82,17 @@ def test_a_kind_without_labelled_examples_has_no_confidence(kind):
 
 
 def test_what_is_taken_back_is_no_more_than_info():
-    (finding,) = detect(overfitting(HEALS), "overfit")
+    (healed,) = detect(overfitting(HEALS), "overfit")
 
-    assert finding.state == "resolved"
-    assert finding.confidence == STRENGTHS[TAKEN_BACK][0] < at.CONFIDENCE_TO_WARN
-    assert finding.severity == "info"
+    assert healed.state == "resolved"
+    assert healed.confidence == STRENGTHS[TAKEN_BACK][0] < at.CONFIDENCE_TO_WARN
+    assert healed.severity == "info"
 
 
 @pytest.mark.parametrize(("vals", "severity"), [(RISES, "critical"), (HEALS, "info")])
 def test_a_configured_severity_is_for_what_is_not_taken_back(vals, severity):
     policy = Policy(severities={"overfit": "critical"})
 
-    (finding,) = (one for one in examine(overfitting(vals), policy) if one.kind == "overfit")
+    (judged,) = (one for one in examine(overfitting(vals), policy) if one.kind == "overfit")
 
-    assert finding.severity == severity
+    assert judged.severity == severity

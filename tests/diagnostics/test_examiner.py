@@ -55,7 +55,7 @@ def test_clean_runs_give_no_false_alarm_about_speed_machine_learning_rate_gradie
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("noise", "measured"), [(0.3, 1), (0.8, 6)])
+@pytest.mark.parametrize(("noise", "measured"), [(0.3, 2), (0.8, 6)])
 def test_clean_runs_with_much_noise_give_no_more_false_alarms_than_were_measured(noise, measured):
     noisy = [findings for of, _, findings in findings_of_clean_runs() if of == noise]
     alarms = [finding for findings in noisy for finding in findings if finding.severity != "info"]
@@ -281,15 +281,6 @@ def test_finding_records_are_no_part_of_what_is_examined():
         ]
 
     assert list(examine(mixed)) == findings
-
-
-def test_a_finding_belongs_to_the_session_in_which_it_began():
-    first, second = run_of(curve(1)), run_of([*curve(2, records=60), *[math.nan] * 10])
-
-    (finding,) = examine([*first, {"event": "start", "session": 2}, *second])
-
-    assert finding.session == 2
-    assert finding.id.startswith("2-nan-")
 
 
 # ---------------------------------------------------------------- what is remembered

@@ -6,25 +6,12 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run
-from tests.fork_server import run_python
-from tests.lengths import in_make_faults
 from tests.made_runs import append, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
-
-
-def broken_run(seed=1, **about):
-    """The records of a run whose loss is NaN for ten records and jumps later."""
-    records = clean_run(seed, **about)
-    records = changed(records, "train_loss", lambda step, loss: math.nan if 1000 <= step < 1100 else loss)
-    return changed(records, "train_loss", lambda step, loss: loss * (40.0 if 3000 <= step < 3040 else 1.0))
-
-
-def kinds_of(diagnosis):
-    return [finding.kind for finding in diagnosis.findings]
 
 
 @pytest.fixture
@@ -40,7 +27,8 @@ def logged(tmp_path):
 
 
 def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
-    records = broken_run(records=6000)
+    records = clean_run(1, records=6000)
+    records = changed(records, "train_loss", lambda step, loss: math.nan if 1000 <= step < 1100 else loss)
     folder = append(tmp_path / "run", records)
     assert (folder / "metrics.jsonl").stat().st_size > 2 * MAX_LINE_BYTES
     progress = []
@@ -57,38 +45,8 @@ def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
 
     found = diagnose(logged)
 
-    assert kinds_of(found) == ["nan"]
+    assert [finding.kind for finding in found.findings] == ["nan"]
     assert "is not JSON" in found.notes[0]
-
-
-ALONE = """
-# In a process of its own, where no other test's threads allocate anything meanwhile.
-import sys, tracemalloc
-from pathlib import Path
-from toolkit.telemetry.diagnostics.history import diagnose
-
-# Once before, so that what is made on first use does not count.
-diagnose(Path(sys.argv[1]))
-for folder in sys.argv[1:]:
-    tracemalloc.start()
-    diagnose(Path(folder))
-    print(tracemalloc.get_traced_memory()[1])
-    tracemalloc.stop()
-"""
-
-
-@in_make_faults
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_run(tmp_path):
-    # Both are longer than the blocks in which they are read.
-    folders = [
-        append(tmp_path / str(records), clean_run(records=records, with_system=False))
-        for records in (10_000, 30_000)
-    ]
-    ended = run_python(["-c", ALONE, *folders], capture_output=True, text=True, check=True)
-    shorter, longer = map(int, ended.stdout.split())
-
-    assert longer < 1.1 * shorter
 
 
 # ------------------------------------------------------------ ranks

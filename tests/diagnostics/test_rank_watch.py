@@ -251,18 +251,6 @@ def test_rank_0_alone_is_not_compared(run):
 # ------------------------------------------------------------ afterwards
 
 
-def test_of_a_run_that_failed_the_rank_without_an_end_record_is_named(run):
-    run.start(0, 1)
-    run.start(2, pid=GONE)
-    run.run(20, 0, 1, 2)
-    for rank in (0, 1):
-        run.write(rank, "end", status="stopped")
-
-    (finding,) = run.watch.last_look(run.step)
-    assert ranks_in(finding.evidence) == [2]
-    assert run.lost(is_live=False) == [(2, "rank_dead", "")]
-
-
 def test_where_its_process_cannot_be_looked_up_the_finding_says_so(run):
     elsewhere(run, 0, 1, 2)
     run.run(20, 0, 1, 2)

@@ -1,149 +1,134 @@
+"""Steps that stop, by the clock of the records; and pauses that the run reported itself, as a hang."""
+
 from __future__ import annotations
 
-import pytest
-
 from tests.diagnostics.synthetic_runs import changed, clean_run, detect, paused
-from tests.lengths import longer
+from tests.diagnostics.what_is_said import Between, Saying, Seeds, contract_of
+from tests.made_runs import finding_record
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-@pytest.mark.parametrize("log_every", [1, 10, 100])
-def test_steps_that_stop_are_reported_while_they_do_not_come(seed, log_every):
+def time_of(records, step):
+    return next(
+        record["elapsed"] for record in records if record["global_step"] == step and record["event"] == "step"
+    )
+
+
+def so_far(records, step, seconds):
+    """Return what there is `seconds` after a step."""
+    return [record for record in records if record["elapsed"] <= time_of(records, step) + seconds]
+
+
+def stopped(seed, log_every):
+    """A run whose steps have not come for a quarter of an hour."""
     records = paused(clean_run(seed, log_every=log_every), 200 * log_every, 2000.0)
-    during = [record for record in records if record["elapsed"] <= _time_of(records, 200 * log_every) + 900.0]
-
-    (finding,) = detect(during, "stalled")
-
-    assert finding.is_open
-    assert finding.start_step == finding.noticed_step == 200 * log_every
-    assert finding.severity == "warning"
+    return so_far(records, 200 * log_every, 900.0)
 
 
-def test_the_next_step_ends_it():
-    (finding,) = detect(paused(clean_run(1), 2000, 2000.0), "stalled")
-
-    assert finding.state == "resolved"
-    assert 2001 <= finding.resolved_step <= 2010
-    assert finding.evidence["seconds"] >= 1995
-    assert finding.message.endswith("Then it went on.")
-
-
-def test_a_gap_between_two_steps_is_reported_where_nothing_else_is_written():
-    records = paused(clean_run(1, with_system=False), 2000, 120.0, heartbeats=False)
-
-    (finding,) = detect(records, "stalled")
-
-    assert (finding.start_step, finding.end_step, finding.state) == (2000, 2010, "resolved")
-    assert finding.severity == "info"
+def saving_at_the_end(max_steps, *, first=0, **start):
+    """A loop that counts from zero, and saves for long after step 199."""
+    steps = [
+        {"event": "step", "global_step": step, "elapsed": 1.0 * step, "train_loss": 0.5}
+        for step in range(first, 200)
+    ]
+    late = {"event": "system", "elapsed": 3_000.0, "global_step": 199, "cpu_percent": 5.0}
+    start = {"event": "start", "session": 1, "elapsed": 0.0, "max_steps": max_steps, **start}
+    return [start, *steps, late]
 
 
-def test_a_run_that_hangs_becomes_loud_after_five_minutes():
-    quiet = paused(clean_run(1, eval_every=20, eval_s=10.0), 2010, 150.0)
-    loud = paused(clean_run(1, eval_every=20, eval_s=10.0), 2010, 400.0)
+def with_hang(records, seconds, **fields):
+    """Return the records with the run's own finding among them, so long after step 2,000."""
+    before = so_far(records, 2000, seconds)
+    at = time_of(records, 2000) + seconds
+    hang = finding_record("hang", 2000, time=at, metric="global_step", severity="info", message="No step.")
+    return [*before, {**hang, "elapsed": at, "global_step": 2000, **fields}, *records[len(before) :]]
 
-    assert [finding.severity for finding in detect(quiet, "stalled")] == ["info"]
-    assert [finding.severity for finding in detect(loud, "stalled")] == ["warning"]
+
+def with_an_error(records):
+    place = len(so_far(records, 1000, 0.0))
+    error = {"event": "error", "elapsed": time_of(records, 1000), "type": "ValueError"}
+    return [*records[:place], error, *records[place:]]
 
 
-NO_STALLS = {
-    "an evaluation that its record explains": lambda: clean_run(1, eval_every=25, eval_s=280.0),
+SHORT_EVALUATIONS, LONG_EVALUATIONS = {"eval_every": 20, "eval_s": 10.0}, {"eval_every": 25, "eval_s": 280.0}
+SAID = {
+    **{
+        f"steps stop that were logged each {log_every}": (
+            Seeds(lambda seed, log_every=log_every: stopped(seed, log_every)),
+            {
+                "state": "open",
+                "start_step": 200 * log_every,
+                "noticed_step": 200 * log_every,
+                "severity": "warning",
+            },
+        )
+        for log_every in (1, 10, 100)
+    },
+    "the next step ends it": (
+        lambda: paused(clean_run(1), 2000, 2000.0),
+        {
+            "state": "resolved",
+            "resolved_step": Between(2001, 2010),
+            "seconds": Between(1995, 2100),
+            "message": Saying("Then it went on."),
+        },
+    ),
+    "a gap between two steps where nothing else is written": (
+        lambda: paused(clean_run(1, with_system=False), 2000, 120.0, heartbeats=False),
+        {"start_step": 2000, "end_step": 2010, "state": "resolved", "severity": "info"},
+    ),
+    **{
+        f"a pause of {seconds} s": (
+            lambda seconds=seconds: paused(clean_run(1, **SHORT_EVALUATIONS), 2010, seconds),
+            {"severity": severity},
+        )
+        for seconds, severity in ((150.0, "info"), (400.0, "warning"))
+    },
+    "longer than the longest evaluation": (
+        lambda: paused(clean_run(1, **LONG_EVALUATIONS), 2010, 600.0),
+        {"start_step": 2010},
+    ),
+    "a pause before the last of the planned steps": (
+        saving_at_the_end(201, first=100, first_step=0),
+        {"start_step": 199},
+    ),
+    "an error that the run survives ends no watch": (
+        lambda: with_an_error(paused(clean_run(1), 2000, 2000.0)),
+        {"start_step": 2000},
+    ),
+    "a stall that was found just before the hang is over with it": (
+        lambda: with_hang(paused(clean_run(1), 2000, 2000.0), 700.0),
+        {"state": "resolved", "seconds": Between(0, 719)},
+    ),
+    "the next pause after a hang": (
+        lambda: with_hang(paused(paused(clean_run(1), 2000, 2000.0), 2500, 2000.0), 70.0),
+        {"start_step": 2500},
+    ),
+}
+SILENT = {
+    "an evaluation that its record explains": lambda: clean_run(1, **LONG_EVALUATIONS),
+    "once long evaluations are known": lambda: so_far(
+        paused(clean_run(1, **LONG_EVALUATIONS), 2010, 600.0), 2010, 600.0
+    ),
     "the time between two sessions": lambda: clean_run(1, sessions=4),
     "a longer interval": lambda: clean_run(1, then_log_every=2000, records=100, with_system=False),
     "a clock that is put right": lambda: changed(
         clean_run(1), "time", lambda step, time: time + (7200 if step > 2000 else 0)
     ),
     "after the last step": lambda: paused(clean_run(1), 4000, 3000.0),
+    "a long save after the last of the planned steps": saving_at_the_end(200),
+    "a resumed run that says from where it counts": saving_at_the_end(200, first=100, first_step=0),
+    **{
+        f"reported as a hang by the run, {heartbeats=}": lambda heartbeats=heartbeats: with_hang(
+            paused(clean_run(1, with_system=heartbeats), 2000, 2000.0, heartbeats=heartbeats), 70.0
+        )
+        for heartbeats in (True, False)
+    },
 }
 
-
-@pytest.mark.parametrize("run", NO_STALLS.values(), ids=NO_STALLS)
-def test_other_pauses_are_no_stall(run):
-    assert detect(run(), "stalled") == []
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("stalled", SAID, SILENT)
 
 
-def test_once_long_evaluations_are_known_longer_ones_are_waited_for():
-    records = paused(clean_run(1, eval_every=25, eval_s=280.0), 2010, 600.0)
-    during = [record for record in records if record["elapsed"] <= _time_of(records, 2010) + 600.0]
+def test_what_the_run_reported_is_said_in_its_words():
+    found = detect(with_hang(paused(clean_run(1), 2000, 2000.0), 70.0), "hang")
 
-    assert detect(during, "stalled") == []
-    assert len(detect(records, "stalled")) == 1
-
-
-@pytest.mark.parametrize("says", [{"first_step": 0}, {}])
-def test_a_long_save_after_the_last_step_of_a_loop_that_counts_from_zero_is_no_stall(says):
-    steps = [
-        {"event": "step", "global_step": step, "elapsed": 1.0 * step, "train_loss": 0.5}
-        for step in range(200)
-    ]
-    late = {"event": "system", "elapsed": 3_000.0, "global_step": 199, "cpu_percent": 5.0}
-    if says:
-        steps = steps[100:]
-    start = {"event": "start", "session": 1, "elapsed": 0.0, **says}
-
-    assert detect([{**start, "max_steps": 201}, *steps, late], "stalled") != []
-    assert detect([{**start, "max_steps": 200}, *steps, late], "stalled") == []
-
-
-def _time_of(records, step):
-    return next(
-        record["elapsed"] for record in records if record["global_step"] == step and record["event"] == "step"
-    )
-
-
-# ---------------------------------------------------------------- pauses that the run reported itself
-
-
-def _hang(records, step, seconds, **fields):
-    """Return the records with the run's own finding among them, `seconds` after `step`."""
-    at = _time_of(records, step) + seconds
-    reported = {
-        "event": "finding",
-        "elapsed": at,
-        "time": at,
-        "global_step": step,
-        "session": 1,
-        "id": f"1-hang-global_step-{step}",
-        "kind": "hang",
-        "severity": "info",
-        "metric": "global_step",
-        "start_step": step,
-        "noticed_step": step,
-        "state": "open",
-        "message": "No step.",
-        **fields,
-    }
-    before = [record for record in records if record["elapsed"] <= at]
-    return [*before, reported, *records[len(before) :]]
-
-
-@pytest.mark.parametrize("heartbeats", [True, False])
-def test_a_pause_that_the_run_reported_as_a_hang_is_not_reported_twice(heartbeats):
-    records = paused(clean_run(1, with_system=heartbeats), 2000, 2000.0, heartbeats=heartbeats)
-
-    assert len(detect(records, "stalled")) == 1
-    assert detect(_hang(records, 2000, 70.0), "stalled") == []
-    assert [finding.message for finding in detect(_hang(records, 2000, 70.0), "hang")] == ["No step."]
-
-
-def test_a_stall_reported_just_before_the_hang_is_resolved_with_it():
-    records = paused(clean_run(1), 2000, 2000.0)
-
-    (finding,) = detect(_hang(records, 2000, 700.0), "stalled")
-
-    assert finding.state == "resolved"
-    assert finding.evidence["seconds"] < 720
-
-
-def test_the_next_pause_is_reported():
-    records = paused(paused(clean_run(1), 2000, 2000.0), 2500, 2000.0)
-
-    assert [finding.start_step for finding in detect(_hang(records, 2000, 70.0), "stalled")] == [2500]
-
-
-def test_an_error_that_the_run_survives_ends_no_watch():
-    records = paused(clean_run(1), 2000, 2000.0)
-    at = _time_of(records, 1000)
-    error = {"event": "error", "elapsed": at, "time": at, "type": "ValueError"}
-    place = next(number for number, record in enumerate(records) if record["elapsed"] > at)
-
-    assert len(detect([*records[:place], error, *records[place:]], "stalled")) == 1
+    assert [finding.message for finding in found] == ["No step."]

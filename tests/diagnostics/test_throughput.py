@@ -3,31 +3,15 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnostics.synthetic_runs import added, changed, clean_run, detect
-from tests.lengths import longer
+from tests.diagnostics.what_is_said import Between, Seeds, contract_of
 
 
-def _slower(records, share, *, from_step, to_step=1 << 60):
+def slower(records, share, *, from_step, to_step=1 << 60):
     def is_slow(step):
         return from_step <= step < to_step
 
     records = changed(records, "samples_per_sec", lambda step, rate: rate * share if is_slow(step) else rate)
     return changed(records, "sec_per_step", lambda step, took: took / share if is_slow(step) else took)
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-@pytest.mark.parametrize("speed_noise", [0.01, 0.1, 0.2])
-@pytest.mark.parametrize("with_rate", [True, False])
-def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_rate):
-    records = clean_run(seed, speed_noise=speed_noise, with_rate=with_rate, eval_every=15)
-    records = _slower(records, 0.5, from_step=2000)
-
-    (finding,) = detect(records, "throughput_drop")
-
-    assert abs(finding.start_step - 2000) <= 40
-    assert 2190 <= finding.noticed_step <= 2310
-    assert finding.metric == ("samples_per_sec" if with_rate else "sec_per_step")
-    assert finding.is_open
-    assert abs(finding.evidence["lost_pct"] - 50) < 12
 
 
 def next_to_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
@@ -51,7 +35,7 @@ def next_to_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
 
 
 def _drop_next_to_others(**others):
-    records = _slower(clean_run(1), 0.5, from_step=2000)
+    records = slower(clean_run(1), 0.5, from_step=2000)
     (finding,) = detect(next_to_others(records, from_step=2000, **others), "throughput_drop")
     return finding
 
@@ -86,51 +70,6 @@ def _with_a_clock_only(records, names=("samples_per_sec", "sec_per_step")):
     return result
 
 
-def test_a_clock_is_enough():
-    records = clean_run(1, speed_noise=0.1)
-
-    (finding,) = detect(_with_a_clock_only(_slower(records, 0.5, from_step=2000)), "throughput_drop")
-
-    assert abs(finding.start_step - 2000) <= 40
-    assert finding.metric == "elapsed_s"
-    assert abs(finding.evidence["lost_pct"] - 50) < 12
-    assert detect(_with_a_clock_only(records), "throughput_drop") == []
-
-
-def test_a_step_time_counts_more_than_a_clock():
-    records = _with_a_clock_only(_slower(clean_run(1), 0.5, from_step=2000), names=("samples_per_sec",))
-
-    (finding,) = detect(records, "throughput_drop")
-
-    assert finding.metric == "sec_per_step"
-
-
-def test_a_noisy_speed_needs_more_records_and_is_found():
-    records = _slower(clean_run(4, speed_noise=0.5, records=600), 0.4, from_step=3000)
-
-    (finding,) = detect(records, "throughput_drop")
-
-    assert abs(finding.start_step - 3000) <= 100
-    assert finding.noticed_step <= 3800
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_a_smaller_drop_is_reported_when_it_is_beyond_doubt(seed):
-    records = _slower(clean_run(seed, records=600), 0.8, from_step=3000)
-
-    (finding,) = detect(records, "throughput_drop")
-
-    assert abs(finding.start_step - 3000) <= 100
-    assert 3900 <= finding.noticed_step <= 4300
-
-
-def test_it_is_over_when_the_speed_is_back():
-    (finding,) = detect(_slower(clean_run(1), 0.6, from_step=2000, to_step=2800), "throughput_drop")
-
-    assert abs(finding.end_step - 2800) <= 100
-    assert finding.resolved_step <= 3100
-
-
 def _rate(by, **about):
     return changed(clean_run(1, **about), "samples_per_sec", lambda step, rate: rate * by(step))
 
@@ -139,7 +78,95 @@ def _time(by, records=None):
     return changed(records or clean_run(1), "sec_per_step", lambda step, took: took * by(step))
 
 
-NOT_SLOWER = {
+def _averaged():
+    """A running average of the speed."""
+    elapsed, records = 0.0, []
+    for step in range(1, 801):
+        elapsed += 0.5 if step < 250 else 1.5
+        records.append({"event": "step", "global_step": step, "iters_per_sec_avg": step / elapsed})
+    return records
+
+
+def _epochs(speeds, *, name="epoch_time_s", usual_s=100.0, **fields):
+    """One record for each epoch, with the time that it took."""
+    return [
+        {"event": "step", "global_step": number, name: usual_s / speed, **fields}
+        for number, speed in enumerate(speeds, 1)
+    ]
+
+
+def _sinking(log_every):
+    speeds = [1000.0] * 300 + [1000.0 - 2.0 * step for step in range(200)] + [600.0] * 500
+    return [
+        {"event": "step", "global_step": log_every * number, "samples_per_sec": speed}
+        for number, speed in enumerate(speeds)
+    ]
+
+
+def _quick(sec_per_step, **about):
+    return slower(clean_run(1, sec_per_step=sec_per_step, **about), 0.5, from_step=2000)
+
+
+SHORT_STEPS = _epochs([1.0] * 14 + [0.6] * 8, name="step_time_s", usual_s=0.05)
+HALF = {"start_step": Between(1960, 2040), "lost_pct": Between(38, 62)}
+SAID = {
+    **{
+        f"it falls and stays in noise of {noise}, {'with' if rate else 'without'} a rate": (
+            Seeds(
+                lambda seed, about=(noise, rate): slower(
+                    clean_run(seed, speed_noise=about[0], with_rate=about[1], eval_every=15),
+                    0.5,
+                    from_step=2000,
+                ),
+                2,
+                5,
+            ),
+            {
+                **HALF,
+                "noticed_step": Between(2190, 2310),
+                "metric": "samples_per_sec" if rate else "sec_per_step",
+                "state": "open",
+            },
+        )
+        for noise in (0.01, 0.1, 0.2)
+        for rate in (True, False)
+    },
+    "a clock is enough": (
+        lambda: _with_a_clock_only(slower(clean_run(1, speed_noise=0.1), 0.5, from_step=2000)),
+        {**HALF, "metric": "elapsed_s"},
+    ),
+    "a step time counts more than a clock": (
+        lambda: _with_a_clock_only(slower(clean_run(1), 0.5, from_step=2000), ["samples_per_sec"]),
+        {"metric": "sec_per_step"},
+    ),
+    "a noisy speed needs more records": (
+        lambda: slower(clean_run(4, speed_noise=0.5, records=600), 0.4, from_step=3000),
+        {"start_step": Between(2900, 3100), "noticed_step": Between(3000, 3800)},
+    ),
+    "a smaller drop that is beyond doubt": (
+        Seeds(lambda seed: slower(clean_run(seed, records=600), 0.8, from_step=3000), 2, 5),
+        {"start_step": Between(2900, 3100), "noticed_step": Between(3900, 4300)},
+    ),
+    "the speed is back": (
+        lambda: slower(clean_run(1), 0.6, from_step=2000, to_step=2800),
+        {"end_step": Between(2700, 2900), "resolved_step": Between(2700, 3100)},
+    ),
+    "steps of two milliseconds": (lambda: _quick(0.002, with_rate=False), HALF),
+    "steps of half a millisecond, with a rate": (lambda: _quick(0.0005), HALF),
+    "a running average": (_averaged, {"state": "open", "noticed_step": Between(251, 499)}),
+    **{
+        f"{slow} epochs take longer after {fast}": (
+            _epochs([1.0 + 0.03 * (number % 3) for number in range(fast)] + [0.65] * slow),
+            {"metric": "epoch_time_s", "start_step": fast + 1, "lost_pct": Between(30, 40)},
+        )
+        for fast, slow in ((12, 8), (20, 12), (45, 30))
+    },
+    **{
+        f"it sinks slowly and stays, logged each {each}": (_sinking(each), {"lost_pct": 40})
+        for each in (1, 50)
+    },
+}
+SILENT = {
     "now and then": lambda: _time(
         lambda step: 30.0 if step % 70 == 0 else 1.0, _rate(lambda step: 1 / 30 if step % 70 == 0 else 1.0)
     ),
@@ -155,78 +182,21 @@ NOT_SLOWER = {
         for record in clean_run(1, sessions=2)
     ],
     "a fast start": lambda: _rate(lambda step: 2 if step < 400 else 1),
+    **{
+        f"fifteen slow records from step {first} on": lambda first=first: slower(
+            clean_run(1), 0.5, from_step=first, to_step=first + 150
+        )
+        for first in range(1950, 2060, 10)
+    },
+    "a clock": lambda: _with_a_clock_only(clean_run(1, speed_noise=0.1)),
+    "steps of half a millisecond": lambda: _quick(0.0005, with_rate=False),
+    "two long epochs": _epochs([*[1.0] * 12, 0.65, 0.65, *[1.0] * 12]),
+    "a second of short steps": [
+        {**record, "time": 0.1 * number} for number, record in enumerate(SHORT_STEPS)
+    ],
+    "short steps, where only their time says how long they were": SHORT_STEPS,
 }
 
-
-@pytest.mark.parametrize("run", NOT_SLOWER.values(), ids=NOT_SLOWER)
-def test_other_changes_of_the_speed_are_not_reported(run):
-    assert detect(run(), "throughput_drop") == []
-
-
-@pytest.mark.parametrize("first", range(1950, 2060, 10))
-def test_fifteen_slow_records_in_a_row_are_not_reported(first):
-    assert detect(_slower(clean_run(1), 0.5, from_step=first, to_step=first + 150), "throughput_drop") == []
-
-
-def test_steps_that_are_over_within_a_millisecond_are_not_judged_by_their_time():
-    def run(sec_per_step, **about):
-        return _slower(clean_run(1, sec_per_step=sec_per_step, **about), 0.5, from_step=2000)
-
-    assert detect(run(0.0005, with_rate=False), "throughput_drop") == []
-    assert len(detect(run(0.002, with_rate=False), "throughput_drop")) == 1
-    assert len(detect(run(0.0005), "throughput_drop")) == 1
-
-
-def test_a_drop_is_found_in_a_running_average_of_the_speed():
-    elapsed, records = 0.0, []
-    for step in range(1, 801):
-        elapsed += 0.5 if step < 250 else 1.5
-        records.append({"event": "step", "global_step": step, "iters_per_sec_avg": step / elapsed})
-
-    [finding] = detect(records, "throughput_drop")
-
-    assert finding.is_open
-    assert 250 < finding.noticed_step < 500
-
-
-def _epochs(speeds, *, name="epoch_time_s", usual_s=100.0, **fields):
-    """One record for each epoch, with the time that it took."""
-    return [
-        {"event": "step", "global_step": number, name: usual_s / speed, **fields}
-        for number, speed in enumerate(speeds, 1)
-    ]
-
-
-@pytest.mark.parametrize(("fast", "slow"), [(12, 8), (20, 12), (45, 30)])
-def test_an_epoch_that_takes_longer_from_some_epoch_on_is_reported(fast, slow):
-    speeds = [1.0 + 0.03 * (number % 3) for number in range(fast)] + [0.65] * slow
-
-    (finding,) = detect(_epochs(speeds), "throughput_drop")
-
-    assert finding.metric == "epoch_time_s"
-    assert finding.start_step == fast + 1
-    assert 30 <= finding.evidence["lost_pct"] <= 40
-    assert detect(_epochs(speeds[:fast]), "throughput_drop") == []
-    assert detect(_epochs([*speeds[: fast + 2], *speeds[:fast]]), "throughput_drop") == [], "two long epochs"
-
-
-def test_a_short_run_of_short_steps_is_not_judged_by_a_second_of_them():
-    speeds = [1.0] * 14 + [0.6] * 8
-    records = _epochs(speeds, name="step_time_s", usual_s=0.05)
-    timed = [{**record, "time": 0.1 * number} for number, record in enumerate(records)]
-
-    assert detect(timed, "throughput_drop") == []
-    assert detect(records, "throughput_drop") == [], "nor where only the time of a step says how long it was"
-
-
-@pytest.mark.parametrize("log_every", [1, 50])
-def test_a_speed_that_sinks_slowly_and_stays_is_reported_once(log_every):
-    speeds = [1000.0] * 300 + [1000.0 - 2.0 * step for step in range(200)] + [600.0] * 500
-    records = [
-        {"event": "step", "global_step": log_every * number, "samples_per_sec": speed}
-        for number, speed in enumerate(speeds)
-    ]
-
-    (finding,) = detect(records, "throughput_drop")
-
-    assert finding.evidence["lost_pct"] == 40
+test_one_finding_has_these_facts, test_other_changes_of_the_speed_are_not_reported = contract_of(
+    "throughput_drop", SAID, SILENT
+)

@@ -2,102 +2,96 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import clean_run, detect, detect_one_by_one, paused
-from tests.lengths import longer
+from tests.diagnostics.synthetic_runs import clean_run, detect_one_by_one, paused
+from tests.diagnostics.what_is_said import Between, Saying, Seeds, contract_of
 from toolkit.telemetry.diagnostics.examiner import examine
 
 KIND = "time_limit"
 
 
-def limited(records, seconds, **fields):
-    """Return `records` of a job that must end so many seconds after its start."""
-    return [{**records[0], "job_end_time": records[0]["time"] + seconds, **fields}, *records[1:]]
+def limited(records, share, seconds=0.0, **fields):
+    """Return `records` of a job that must end after that share of its seconds, and so many more."""
+    limit = records[0]["time"] + share * seconds_of(records) + seconds
+    return [{**records[0], "job_end_time": limit, **fields}, *records[1:]]
 
 
 def seconds_of(records):
     return records[-1]["elapsed"]
 
 
-def test_it_says_by_how_much_the_run_is_late_and_what_to_do():
-    run = clean_run(1, records=1000, eval_every=50, checkpoint_every=100)
-    cut = limited(run[: len(run) // 2], 0.7 * seconds_of(run))
-
-    (finding,) = detect(cut, KIND)
-
-    assert (finding.state, finding.severity, finding.metric) == ("open", "warning", "global_step")
-    assert finding.evidence["late_s"] == pytest.approx(0.3 * seconds_of(run), rel=0.2)
-    assert finding.message.startswith("At this pace the run ends 22 m ")
-    assert finding.message.endswith(" after the limit of its job, 2023-11-14 23:12 UTC.")
-    assert finding.advice[0] == "Save by 2023-11-14 23:12 UTC, and resume in another job."
+def half_of(records, share):
+    """Return the first half of a run that is limited to a share of its seconds."""
+    return limited(records, share)[: len(records) // 2]
 
 
-def test_a_run_that_fits_is_not_judged_late_whatever_its_noise_and_pauses():
-    for seed in range(longer(4, 40)):
+def with_a_slow_first_half(records):
+    """Return `records` of which the first half takes three times as long."""
+    half = seconds_of(records) / 2
+    late = [2 * min(record["elapsed"], half) for record in records]
+    return [
+        {**record, "elapsed": record["elapsed"] + by, "time": record["time"] + by}
+        for record, by in zip(records, late, strict=True)
+    ]
+
+
+def without_a_plan(records):
+    return [{name: value for name, value in record.items() if name != "max_steps"} for record in records]
+
+
+LONG = clean_run(1, records=1000, eval_every=50, checkpoint_every=100)
+SLOW_AT_TIMES = paused(paused(clean_run(2, records=1000), 10, 900.0), 3000, 2000.0)
+SAID = {
+    "it is late": (
+        half_of(LONG, 0.7),
+        {
+            "state": "open",
+            "severity": "warning",
+            "metric": "global_step",
+            "late_s": Between(0.24 * seconds_of(LONG), 0.36 * seconds_of(LONG)),
+            "message": Saying(
+                "At this pace the run ends 22 m ", " after the limit of its job, 2023-11-14 23:12 UTC."
+            ),
+            "advice": Saying("Save by 2023-11-14 23:12 UTC, and resume in another job."),
+        },
+    ),
+    "it gets faster and fits again": (
+        lambda: limited(with_a_slow_first_half(clean_run(3, records=1000)), 1.1),
+        {"state": "resolved", "noticed_step": Between(1, 4999), "resolved_step": Between(5001, 9999)},
+    ),
+    "it finishes after all": (
+        lambda: limited(clean_run(4, records=1000), 1.0, -500.0),
+        {"state": "resolved", "resolved_step": 10_000},
+    ),
+    "it goes on beyond the limit": (
+        lambda: limited(clean_run(4, records=1000), 0.5)[:-1],
+        {"state": "resolved", "resolved_step": Between(1, 9999)},
+    ),
+    "the limit of an earlier session": (
+        lambda: limited(clean_run(5, records=1200, sessions=3), 0.0, 1000.0),
+        {"state": "resolved", "session": 1},
+    ),
+    "a job that was requeued is expected to be cut": (
+        lambda: limited(clean_run(6, records=600), 0.5, job_restarts=1),
+        {"severity": "info"},
+    ),
+}
+SILENT = {
+    **{
+        f"it fits with a tenth to spare, {about}": Seeds(
+            lambda seed, about=about: limited(clean_run(seed, **about), 1.1), 2, 40
+        )
         for about in (
             {"speed_noise": 0.5, "log_every": 1},
             {"eval_every": 100, "eval_s": 300.0},
             {"log_every": 50, "sec_per_step": 3.0, "eval_every": 8, "checkpoint_every": 25},
             {"records": 60},
-        ):
-            run = clean_run(seed, **about)
-            # With a tenth to spare.
-            assert detect(limited(run, 1.1 * seconds_of(run)), KIND) == [], (seed, about)
+        )
+    },
+    "neither a slow start nor one long pause is the pace": limited(SLOW_AT_TIMES, 1.05),
+    "without planned steps": without_a_plan(limited(clean_run(8), 0.0, 100.0)),
+}
 
-
-def test_neither_a_slow_start_nor_one_long_pause_is_the_pace():
-    run = clean_run(2, records=1000)
-    slow = paused(paused(run, 10, 900.0), 3000, 2000.0)
-
-    assert detect(limited(slow, 1.05 * seconds_of(slow)), KIND) == []
-
-
-def test_a_run_that_gets_faster_fits_again():
-    run = clean_run(3, records=1000)
-    half = seconds_of(run) / 2
-    # The first half takes three times as long.
-    slow = [
-        {**record, "elapsed": elapsed, "time": record["time"] - record["elapsed"] + elapsed}
-        for record in run
-        for elapsed in [record["elapsed"] + 2 * min(record["elapsed"], half)]
-    ]
-
-    (finding,) = detect(limited(slow, 1.1 * seconds_of(slow)), KIND)
-
-    assert finding.state == "resolved"
-    assert 0 < finding.noticed_step < 5000 < finding.resolved_step < run[-1]["global_step"]
-
-
-def test_a_run_that_finishes_after_all_or_goes_on_beyond_the_limit_was_given_more_time():
-    run = clean_run(4, records=1000)
-    (finding,) = detect(limited(run, seconds_of(run) - 500.0), KIND)
-    (beyond,) = detect(limited(run[:-1], 0.5 * seconds_of(run)), KIND)
-
-    assert (finding.state, finding.resolved_step) == ("resolved", run[-1]["global_step"])
-    assert beyond.state == "resolved"
-    assert beyond.resolved_step < run[-1]["global_step"]
-
-
-def test_the_limit_of_an_earlier_session_says_nothing_about_the_next():
-    run = clean_run(5, records=1200, sessions=3)
-    (finding,) = detect(limited(run, 1000.0), KIND)
-
-    assert finding.state == "resolved"
-    assert finding.session == 1
-
-
-def test_a_job_that_was_requeued_is_expected_to_be_cut():
-    run = clean_run(6, records=600)
-
-    assert {f.severity for f in detect(limited(run, 0.5 * seconds_of(run), job_restarts=1), KIND)} == {"info"}
-
-
-def test_a_run_without_planned_steps_is_not_judged():
-    run = limited(clean_run(8), 100.0)
-    del run[0]["max_steps"]
-
-    assert detect(run, KIND) == []
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of(KIND, SAID, SILENT)
 
 
 def test_a_session_that_gets_a_limit_late_is_judged_as_one_that_always_had_it():

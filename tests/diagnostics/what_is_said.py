@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -59,6 +62,32 @@ def facts_of(finding: Finding, names: Iterable[str]) -> dict[str, Any]:
 
 
 Facts = Mapping[str, Any]
+_FAMILIES: dict[tuple[Any, str], Run | Seeds] = {}
+_FAULTS: dict[str, tuple[Run | Seeds, Facts]] = {}
+
+
+def import_tables() -> list[str]:
+    """Import every table of runs; return the kinds of finding that they have."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        if "contract_of(" in path.read_text(encoding="utf-8"):
+            importlib.import_module(f"tests.diagnostics.{path.stem}")
+    return list(_FAULTS)
+
+
+def fault_of(kind: str) -> tuple[Sequence[Record], int]:
+    """Return the records of the first run of a table with a finding of this kind, and the step at which it begins."""
+    run, facts = _FAULTS[kind]
+    begins = facts.get("start_step", 1)
+    return _made(run), int(begins.low if isinstance(begins, Between) else begins)
+
+
+def runs_with_findings(most: int = 1000) -> Iterator[Sequence[Record]]:
+    """Make a run of each family in the tables, of those that have few records."""
+    import_tables()
+    for run in _FAMILIES.values():
+        records = _made(run)
+        if len(records) <= most:
+            yield records
 
 
 def contract_of(
@@ -68,6 +97,11 @@ def contract_of(
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Return two tests: runs of `said` have one finding with these facts, or several, and those of `silent` none."""
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for name, (run, facts) in said.items():
+        # Those that differ in numbers alone are one family.
+        _FAMILIES.setdefault((kinds, re.sub(r"[\d.]+", "", name)), run)
+        if isinstance(facts, Mapping) and (len(kinds) == 1 or "kind" in facts):
+            _FAULTS.setdefault(facts.get("kind", kinds[0]), (run, facts))
 
     @pytest.mark.parametrize(("run", "facts"), [param for row in said.items() for param in _params(*row)])
     def test_one_finding_has_these_facts(run, facts):
@@ -105,5 +139,7 @@ def _params(name: str, row: Sequence[Any]) -> Iterable[Any]:
         yield pytest.param(functools.partial(run.make, seed), *facts, id=f"{name}, seed {seed}")
 
 
-def _made(run: Run) -> Sequence[Record]:
+def _made(run: Run | Seeds) -> Sequence[Record]:
+    if isinstance(run, Seeds):
+        return run.make(1)
     return run() if callable(run) else run

@@ -13,7 +13,7 @@ from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.writing import rank_folder
 from toolkit.telemetry.runfolder.process import is_in_container
 
-__all__ = ["Acknowledged", "SlowestCall", "TelemetryLogger"]
+__all__ = ["Acknowledged", "SlowestCall", "TelemetryLogger", "log_for_ever", "use_in_a_child"]
 
 TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = TIME_TO_CLOSE_S
 
@@ -53,3 +53,26 @@ class SlowestCall:
         # Three may have met a pause of the machine. What waits for a fault is held up each time.
         assert self.longest[0] < 1.0, f"calls that took long: {self.longest}"
         return self.longest[-1]
+
+
+def log_for_ever(log, *, until=lambda: False, pause_s=0.0005, **fields):
+    """Log a step after the other, and acknowledge each once its call has returned."""
+    acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
+    step = 0
+    while not until():
+        log.log_step(step, train_loss=1.0, **fields)
+        acknowledged.set(step)
+        step += 1
+        time.sleep(pause_s)
+
+
+def use_in_a_child(log):
+    """Call a logger in a forked child, in which it does nothing."""
+    log.log_step(1_000_000, train_loss=2.0)
+    log.log_event("from_the_child", text="x" * 1000)
+    log.log_eval(1, val_loss=1.0)
+    log.flush()
+    assert not log.should_stop
+    assert not log.take_requests()
+    assert not log.is_live
+    log.close()

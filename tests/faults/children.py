@@ -25,7 +25,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 PREAMBLE = """
 import mmap, os, signal, struct, sys, threading, time
-from tests.faults.child_program import Acknowledged, SlowestCall, TelemetryLogger
+from tests.faults.child_program import Acknowledged, SlowestCall, TelemetryLogger, log_for_ever
 from tests.waiting import wait_until
 """
 """What a program in a test file begins with; one in `PROGRAMS` imports what it needs."""
@@ -52,7 +52,8 @@ class Child:
 
     `launcher` comes between the interpreter and the script, such as `-m torch.distributed.run`; `container` before the
     interpreter, such as `unshare --pid`. It is forked where it can be, from a process that has `imported` that;
-    `fresh` starts a new interpreter.
+    `fresh` starts a new interpreter, `always_fork` does not even under `make faults`. What it prints goes to files in
+    `folder`, so that it can be read while it runs and never fills a pipe.
     """
 
     def __init__(
@@ -60,91 +61,46 @@ class Child:
         program: str | Path,
         *arguments: object,
         cwd: Path,
+        folder: Path | None = None,
         env: dict[str, str] | None = None,
         launcher: Sequence[str] = (),
         container: Sequence[str] = (),
         fresh: bool = False,
+        always_fork: bool = False,
         imported: tuple[str, ...] = A_RUN,
     ) -> None:
-        name = os.urandom(4).hex()
-        self.acknowledged_at = cwd / f"acknowledged-{name}"
+        folder, name = folder or cwd, os.urandom(4).hex()
+        self.acknowledged_at = folder / f"acknowledged-{name}"
         self.acknowledged_at.write_bytes(struct.pack("<q", -1))
-        script = _script(program, cwd, f"child_{name}")
-        how = {
-            "cwd": cwd,
-            "env": {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-                "ACKNOWLEDGED": str(self.acknowledged_at),
-                **(env or {}),
-            },
-            **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
-            "text": True,
-        }
-        self.process: subprocess.Popen[str]
-        if fresh or launcher or container:
-            command = [*container, sys.executable, *launcher, script, *arguments]
-            self.process = subprocess.Popen([*map(str, command)], **how)
-        else:
-            self.process = start_python([script, *arguments], imported, **how)
+        self._out, self._err = (folder / f"{name}.{kind}" for kind in ("out", "err"))
+        self._seen = 0
+        script = _script(program, folder, f"child_{name}")
+        with self._out.open("w") as out, self._err.open("w") as err:
+            how = {
+                "cwd": cwd,
+                "env": {
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+                    "ACKNOWLEDGED": str(self.acknowledged_at),
+                    **(env or {}),
+                },
+                "stdin": subprocess.PIPE,
+                "stdout": out,
+                "stderr": err,
+                "text": True,
+            }
+            self.process: subprocess.Popen[str]
+            if fresh or launcher or container:
+                command = [*container, sys.executable, *launcher, script, *arguments]
+                self.process = subprocess.Popen([*map(str, command)], **how)
+            else:
+                self.process = start_python([script, *arguments], imported, always_fork=always_fork, **how)
+        self.pid = self.process.pid
 
     @property
     def acknowledged(self) -> int:
         """The last step whose call returned; -1 before the first."""
         return int(struct.unpack("<q", self.acknowledged_at.read_bytes())[0])
-
-    def wait_for_step(self, step: int, timeout_s: float = 120.0) -> None:
-        """Wait until the call for `step` returned."""
-        wait_until(lambda: self.acknowledged >= step, self.process, timeout_s=timeout_s)
-
-    def tell(self, line: str) -> None:
-        """Send `line` to the child's stdin."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def wait_for_line(self, text: str) -> str:
-        """Return the first line the child prints that contains `text`."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if text in line:
-                return line
-        raise AssertionError(f"the child ended without printing {text!r}: {self.process.communicate()}")
-
-    def limit_files(self, size: int | None) -> None:
-        """Let no file of the child grow beyond `size` bytes, as a quota or a full disk would."""
-        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
-        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
-
-    def kill(self) -> None:
-        """Kill it as the kernel does when memory runs out, and wait until it is gone."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def end(self, timeout_s: float = 150.0) -> Ended:
-        """Wait until the child has ended by itself."""
-        out, err = self.process.communicate(timeout=timeout_s)
-        return Ended(self.process.returncode, out, err)
-
-
-class Background:
-    """A process that runs a program as `Child` does, always forked; what it prints can be read while it runs."""
-
-    def __init__(self, program: str | Path, *arguments: object, folder: Path) -> None:
-        name = os.urandom(4).hex()
-        script = _script(program, folder, name)
-        self._out, self._err = (folder / f"{name}.{kind}" for kind in ("out", "err"))
-        with self._out.open("w") as out, self._err.open("w") as err:
-            self._process = start_python(
-                [script, *arguments],
-                always_fork=True,
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-        self.pid = self._process.pid
 
     @property
     def out(self) -> str:
@@ -162,16 +118,60 @@ class Background:
 
     def poll(self) -> int | None:
         """Return its exit code once it has ended."""
-        return self._process.poll()
+        return self.process.poll()
 
-    def wait(self, timeout_s: float = 150.0) -> None:
-        """Wait until it has ended."""
-        self._process.wait(timeout_s)
+    def wait_for_step(self, step: int, timeout_s: float = 120.0) -> None:
+        """Wait until the call for `step` returned."""
+        wait_until(lambda: self.acknowledged >= step, self, timeout_s=timeout_s)
+
+    def tell(self, line: str) -> None:
+        """Send `line` to the child's stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def wait_for_line(self, text: str) -> str:
+        """Return the first line that contains `text`, of those that the child prints after the last one waited for."""
+        return wait_until(lambda: self._next_line(text), self)
+
+    def _next_line(self, text: str) -> str | None:
+        said = self.out
+        while end := said.find("\n", self._seen) + 1:
+            line, self._seen = said[self._seen : end], end
+            if text in line:
+                return line
+        return None
+
+    def limit_files(self, size: int | None) -> None:
+        """Let no file of the child grow beyond `size` bytes, as a quota or a full disk would."""
+        hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
     def kill(self) -> None:
-        """Kill it, and wait until it is gone."""
-        self._process.kill()
-        self._process.wait()
+        """Kill it as the kernel does when memory runs out, and wait until it is gone."""
+        self.process.send_signal(signal.SIGKILL)
+        self._close_stdin()
+        self.process.wait()
+
+    def ask(self, line: str) -> None:
+        """Send `line` to the child's stdin, and wait until it has printed that it is done."""
+        self.tell(line)
+        self.wait_for_line("done")
+
+    def end(self, timeout_s: float = 150.0, *, line: str = "", code: int | None = None) -> Ended:
+        """Wait until the child has ended, by itself or because of `line`, with exit code `code` if that is given."""
+        if line:
+            self.tell(line)
+        self._close_stdin()
+        self.process.wait(timeout_s)
+        ended = Ended(self.process.returncode, self.out, self.err)
+        assert code in (None, ended.code), (ended.code, ended.err)
+        return ended
+
+    def _close_stdin(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
 
 class Ended:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.faults.children import Background, Child
+from tests.faults.children import Child
 from tests.faults.faulty_disk import FaultyDisk
 from tests.leftovers import remove_journals_of_runs_below
 from toolkit.telemetry.logger.options import TelemetryOptions
@@ -23,35 +22,18 @@ def _journal_of_children(monkeypatch):
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, tmp_path_factory):
     """Start a child process; whatever is left of it goes when the test ends."""
     children: list[Child] = []
+    folder = tmp_path_factory.mktemp("children")
 
     def start_child(program: str | Path, *arguments: object, **how) -> Child:
-        child = Child(program, *arguments, cwd=tmp_path, **how)
-        children.append(child)
-        return child
+        children.append(Child(program, *arguments, cwd=tmp_path, folder=folder, **how))
+        return children[-1]
 
     yield start_child
     for child in children:
-        if child.process.poll() is None:
-            child.process.send_signal(signal.SIGKILL)
-        child.process.communicate()
-
-
-@pytest.fixture
-def start_in_background(tmp_path_factory):
-    """Fork a process that prints to files; whatever is left of it goes when the test ends."""
-    folder = tmp_path_factory.mktemp("background")
-    started: list[Background] = []
-
-    def start_one(program: str | Path, *arguments: object) -> Background:
-        started.append(Background(program, *arguments, folder=folder))
-        return started[-1]
-
-    yield start_one
-    for process in started:
-        process.kill()
+        child.kill()
 
 
 @pytest.fixture

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.faults.children import ROOT, Ended
-from tests.fork_server import start_python
+from tests.faults.children import Child, Ended
 
 PREAMBLE = """\
 import os, signal, sys, threading, time
@@ -47,7 +44,7 @@ def say(line):
 """
 
 
-Meanwhile = Callable[["subprocess.Popen[str]"], None]
+Meanwhile = Callable[[Child], None]
 
 
 class Twice:
@@ -78,45 +75,26 @@ class Twice:
         place = self.folder / name
         place.mkdir()
         (place / "train.py").write_text(self._source)
-        process = start_python(
-            ["train.py"],
-            cwd=place,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "LOGGED": "1" if name == "logged" else "0",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        child = Child(
+            Path("train.py"), cwd=place, folder=self.folder, env={"LOGGED": "1" if name == "logged" else "0"}
         )
         try:
             if meanwhile is not None:
-                meanwhile(process)
-            out, err = process.communicate(timeout=200)
+                meanwhile(child)
+            ended = child.end(200)
         finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-        return Ended(process.returncode, *(text.replace(str(place), "FOLDER") for text in (out, err)))
-
-
-def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
-    """Return the first line that contains `text`."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if text in line:
-            return line
-    raise AssertionError(f"the script ended without saying {text!r}: {process.communicate()}")
+            if child.poll() is None:
+                child.kill()
+        return Ended(ended.code, *(text.replace(str(place), "FOLDER") for text in (ended.out, ended.err)))
 
 
 def kill_when_it_says(text: str, number: signal.Signals, after_s: float = 0.0) -> Meanwhile:
     """Return what sends a signal once the script has said `text`."""
 
-    def meanwhile(process: subprocess.Popen[str]) -> None:
-        wait_for_line(process, text)
+    def meanwhile(child: Child) -> None:
+        child.wait_for_line(text)
         time.sleep(after_s)
-        process.send_signal(number)
+        child.process.send_signal(number)
 
     return meanwhile
 

@@ -8,7 +8,7 @@ import decimal
 import inspect
 import pathlib
 import threading
-from collections import UserList, UserString, deque, namedtuple
+from collections import UserDict, UserList, UserString, deque, namedtuple
 
 import numpy as np
 import pandas as pd
@@ -83,6 +83,18 @@ class EvilAttributes:
         raise RuntimeError(name)
 
 
+class HalfMapping(UserDict):
+    def items(self):
+        yield "good", 1
+        raise RuntimeError("evil")
+
+
+class HalfList(list):
+    def __iter__(self):
+        yield 1
+        raise RuntimeError("evil")
+
+
 class LyingInt(int):
     def __int__(self):
         return "no number"
@@ -147,6 +159,10 @@ EVIL = {
     "is a text that raises": lambda: _evil("Text", _raise(RuntimeError("evil")), str)("text"),
     "is a list that raises": lambda: _evil("List", _raise(RuntimeError("evil")), list)([1]),
     "is a mapping that raises": lambda: _evil("Mapping", _raise(RuntimeError("evil")), dict)(a=1),
+    "is half a mapping": lambda: HalfMapping(a=1),
+    "is half a list": lambda: HalfList([1]),
+    "has a key that raises": lambda: {Bomb(): 1},
+    "has it deep inside": lambda: {"a": {"b": [Bomb()]}},
     "is a number that lies": lambda: LyingInt(3),
     "is a float that raises": lambda: LyingFloat(0.5),
     "has no attributes": EvilAttributes,
@@ -286,6 +302,7 @@ def test_an_evil_value_handed_to_any_method_in_any_place_raises_nothing(log, nam
                 values = [1, {"a": 1}, 0.5]
                 values[place] = EVIL[name]()
                 call(log, method, values, {"field": EVIL[name]()})
+    log.log_event("handed over", before=1, of=name, evil=EVIL[name](), list=[EVIL[name](), 2], after=3)
 
     assert log.is_live
 
@@ -334,6 +351,10 @@ def test_the_run_is_whole_after_all_that_and_says_what_it_could_not_take(log, re
     ]
     assert calls > 1000
     assert with_event(records, "after it all")
+    handed_over = with_event(records, "handed over")
+    # A value loses no more than itself.
+    assert {record["of"] for record in handed_over} == set(EVIL)
+    assert {(record["before"], record["after"]) for record in handed_over} == {(1, 3)}
     assert with_event(records, "end")[0]["telemetry_errors"] == log.guard.total > 0
 
 
@@ -365,13 +386,6 @@ def test_a_tensor_in_the_place_of_a_name_is_not_asked_for_its_text(tmp_path):
 
     assert Untold.asked == 0
     assert with_event(read_records(tmp_path / "run"), "<Untold>")[0]["n"] == 1
-
-
-def test_a_field_of_the_start_record_that_has_no_end_is_cut_off(tmp_path):
-    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
-        log.log_start(endless=EndlessList([1]), batch_size=3)
-
-    assert with_event(read_records(tmp_path / "run"), "start")[0]["batch_size"] == 3
 
 
 def test_a_span_with_a_name_that_is_no_text_is_named_after_its_class(tmp_path):

@@ -87,8 +87,7 @@ def test_the_status_follows_a_run_through_a_stop_and_its_end(tmp_path, start):
     child.process.send_signal(signal.SIGCONT)
     child.wait_for_step(child.acknowledged + 100)
     again = status()
-    child.tell("end")
-    assert child.end().code == 0
+    assert child.end(line="end").code == 0
     at_the_end, long_after = status(), status(YEAR_S)
 
     assert while_it_runs == "running"

@@ -32,15 +32,7 @@ pytestmark = [
 LOGS_FOR_EVER = """
 from toolkit.telemetry.logger.options import TelemetryOptions
 TelemetryOptions.__init__.__kwdefaults__["journal"] = sys.argv[2]
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
-step = 0
-while True:
-    log.log_step(step, train_loss=1.0, by=sys.argv[3])
-    acknowledged.set(step)
-    step += 1
-    if step % 5 == 0:
-        time.sleep(0.001)
+log_for_ever(TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False), by=sys.argv[3])
 """
 
 
@@ -80,7 +72,7 @@ def test_a_run_in_a_container_is_neither_called_lost_nor_resumed_from_outside_wh
     run = tmp_path / "run"
     child = start(LOGS_FOR_EVER, tmp_path, "shm", "the first", container=container())
     child.wait_for_step(200)
-    wait_until(lambda: read_manifest(run).latest.lock, child.process)
+    wait_until(lambda: read_manifest(run).latest.lock, child)
     session = read_manifest(run).latest
     found = work_out_status(read_manifest(run), time.time())
     # As after five minutes in which its machine was too busy for a sign of life.
@@ -136,7 +128,7 @@ def test_a_container_that_is_killed_and_started_again_resumes_at_once(tmp_path, 
             container=container(own_shared_memory=True),
         )
         child.wait_for_step(200)
-        wait_until(lambda: read_manifest(run).latest.lock, child.process)
+        wait_until(lambda: read_manifest(run).latest.lock, child)
         child.kill()
         wait_until(lambda: not is_being_written(run / "metrics.jsonl"))
     repair(run)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, script_stack, wait_for_line
+from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, script_stack
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
@@ -136,23 +136,18 @@ hoard = []
 """
 
 
-@pytest.mark.parametrize("size", [64 << 20, 2_000], ids=["large pieces", "small pieces, to the last byte"])
-def test_memory_runs_out(tmp_path, size):
-    twice = Twice(
-        tmp_path,
-        # The machine is described first, which takes threads and memory.
-        "log = begin()\nlog.log_start()\n"
-        + TRAINS
-        + LIMITED
-        + f"with log.capture_errors():\n    while True:\n        hoard.append(bytearray({size}))",
-    )
+HOARDS = LIMITED + "with log.capture_errors():\n    while True:\n        hoard.append(bytearray({}))"
+# The machine is described first, which takes threads and memory.
+DESCRIBED = "log = begin()\nlog.log_start()\n"
+
+
+def test_memory_runs_out(tmp_path):
+    twice = Twice(tmp_path, DESCRIBED + TRAINS + HOARDS.format(64 << 20))
     logged, plain = twice.run()
 
     assert logged.code == plain.code == 1
-    if size > 1_000_000:
-        # Where nothing at all is left, what the interpreter can still print of it depends on the last bytes.
-        assert_same_end(logged, plain)
-    assert f"hoard.append(bytearray({size}))" in logged.err
+    assert_same_end(logged, plain)
+    assert f"hoard.append(bytearray({64 << 20}))" in logged.err
     assert "\nMemoryError\n" in logged.err
     (error,), end = reported(twice)
     assert error["type"] == "MemoryError"
@@ -161,6 +156,20 @@ def test_memory_runs_out(tmp_path, size):
     assert memory["address_space_limit_mb"] > 256
     assert memory["ram_total_mb"] > memory["rss_mb"]
     assert end["status"] == "failed"
+
+
+def test_memory_runs_out_to_the_last_byte(tmp_path):
+    """Where nothing at all is left, what can still be printed and recorded of it depends on the last bytes."""
+    twice = Twice(tmp_path, DESCRIBED + TRAINS + HOARDS.format(2_000))
+    logged, plain = twice.run()
+
+    assert plain.code == 1
+    assert logged.code in (1, -signal.SIGSEGV), "the JSON encoder may crash, as docs/guarantees.md says"
+    if logged.code == 1:
+        assert "MemoryError" in logged.err
+    errors, end = reported(twice)
+    assert {error["type"] for error in errors} <= {"MemoryError"}
+    assert end is None or end["status"] == "failed"
 
 
 WAITS = """
@@ -231,77 +240,17 @@ def test_a_second_signal_does_not_wait(tmp_path):
         + (TRAINS + WAITS).replace("\n", "\n        "),
     )
 
-    def kill_twice(process):
-        kill_when_it_says("waiting", signal.SIGTERM, after_s=0.2)(process)
+    def kill_twice(child):
+        kill_when_it_says("waiting", signal.SIGTERM, after_s=0.2)(child)
         files = twice.run_folder.glob
         wait_until(lambda: any(b'"type":"SIGTERM"' in path.read_bytes() for path in files("*.jsonl*")))
-        process.send_signal(signal.SIGTERM)
+        child.process.send_signal(signal.SIGTERM)
 
     ended = twice.run_logged(kill_twice)
 
     assert ended.code == -signal.SIGTERM
     repair(twice.run_folder)
     assert reported(twice)[0][0]["type"] == "SIGTERM", "it was written before anything that takes long"
-
-
-def test_a_signal_that_the_script_handles_itself(tmp_path):
-    twice = Twice(
-        tmp_path,
-        """
-        def stop(number, frame):
-            say("stopping")
-            sys.exit(4)
-
-        signal.signal(signal.SIGTERM, stop)
-        log = begin()
-        """
-        + (TRAINS + WAITS).replace("\n", "\n        "),
-    )
-    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGTERM, after_s=0.2))
-
-    assert_same_end(logged, plain)
-    assert logged.code == 4
-    assert logged.out.endswith("stopping\n")
-    (left,), end = reported(twice)
-    assert left["type"] == "SystemExit"
-    assert "stop" in left["stack"][-1]
-    assert "signal" not in end
-    assert (end["status"], end["exit_code"]) == ("failed", 4)
-
-
-FORKS_AND_ENDS = """
-context = multiprocessing.get_context("fork")
-def work(is_working):
-    is_working.set()
-    time.sleep(60)
-def fork_and_end():
-    is_working = context.Event()
-    child = context.Process(target=work, args=(is_working,))
-    child.start()
-    is_working.wait(30)
-    child.terminate()
-    child.join()
-    say(f"the child ended with {child.exitcode}")
-fork_and_end()
-thread = threading.Thread(target=fork_and_end)
-thread.start()
-thread.join()
-"""
-
-
-@pytest.mark.parametrize("errors", [True, {"excepthook": True, "threads": True}])
-def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path, errors):
-    twice = Twice(
-        tmp_path,
-        f"import multiprocessing\nlog = begin(errors={errors})\n" + FORKS_AND_ENDS + TRAINS,
-    )
-    logged, plain = twice.run()
-
-    assert_same_end(logged, plain)
-    assert logged.out.count("the child ended with -15") == 2
-    errors, end = reported(twice)
-    assert errors == []
-    assert end["status"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -337,22 +286,6 @@ def test_sys_exit(tmp_path, ends, status, errors, code):
     assert [error["type"] for error in found] == ["SystemExit"] * errors
     assert (end["status"], end.get("exit_code")) == (status, code)
     assert all(error["stack"][-1].endswith(" in <module>") for error in found), "where it was called"
-
-
-def test_an_interruption_is_no_error(tmp_path):
-    twice = Twice(
-        tmp_path,
-        "log = begin(errors={'excepthook': True})\ntry:\n    with log.capture_errors():"
-        + (TRAINS + WAITS).replace("\n", "\n        ")
-        + "\nfinally:\n    log.close()",
-    )
-    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGINT, after_s=0.1))
-
-    assert_same_end(logged, plain)
-    assert logged.err.endswith("KeyboardInterrupt\n")
-    errors, end = reported(twice)
-    assert errors == []
-    assert (end["status"], end["reason"]) == ("stopped", "interrupted")
 
 
 LOADER = """
@@ -437,17 +370,17 @@ def test_a_hang(tmp_path):
         word = b'"id":"1-hang-global_step-149"'
         wait_until(lambda: (twice.run_folder / "metrics.jsonl").read_bytes().count(word) >= times)
 
-    def release(process, is_logged=False):
-        wait_for_line(process, "hanging")
+    def release(child, is_logged=False):
+        child.wait_for_line("hanging")
         if is_logged:
             wait_for_word_of_it(times=1)
-        process.send_signal(signal.SIGUSR1)
-        wait_for_line(process, "going on")
+        child.process.send_signal(signal.SIGUSR1)
+        child.wait_for_line("going on")
         if is_logged:
             wait_for_word_of_it(times=2)
-        process.send_signal(signal.SIGUSR2)
+        child.process.send_signal(signal.SIGUSR2)
 
-    logged = twice.run_logged(lambda process: release(process, is_logged=True))
+    logged = twice.run_logged(lambda child: release(child, is_logged=True))
     plain = twice.run_plain(release)
 
     assert_same_end(logged, plain)

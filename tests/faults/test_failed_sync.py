@@ -17,9 +17,8 @@ from tests.waiting import wait_until
 
 
 def test_a_sync_that_fails_once_is_reported_and_its_bytes_are_written_again(tmp_path, start):
-    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 0.1, "once").end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 0.1, "once").end(code=7)
 
-    assert ended.code == 7, ended.err
     assert ended.number("failures") == 1
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("syncing the records failed (OSError: [Errno 5] Input/output error)") == 1
@@ -29,18 +28,16 @@ def test_a_sync_that_fails_once_is_reported_and_its_bytes_are_written_again(tmp_
 
 
 def test_a_sync_that_fails_at_the_very_end_loses_nothing(tmp_path, start):
-    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 3600, "at_the_end").end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 3600, "at_the_end").end(code=7)
 
-    assert ended.code == 7, ended.err
     assert ended.number("failures") == 1
     assert "syncing the records failed" in ended.err
     whole_run(tmp_path / "run", steps=range(1000))
 
 
 def test_a_disk_that_never_syncs_harms_neither_the_loop_nor_what_is_still_held(tmp_path, start):
-    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 0.05, "always").end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 0.05, "always").end(code=7)
 
-    assert ended.code == 7, ended.err
     assert ended.number("failures") > 3
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("syncing the records failed") == 1, "said once, counted after that"
@@ -49,9 +46,8 @@ def test_a_disk_that_never_syncs_harms_neither_the_loop_nor_what_is_still_held(t
 
 @in_make_faults
 def test_bytes_that_were_not_synced_and_are_no_longer_held_are_named(tmp_path, start):
-    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 3600, "too_late").end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 3600, "too_late").end(code=7)
 
-    assert ended.code == 7, ended.err
     assert ended.number("failures") == 1
     assert "bytes were not synced and are no longer in memory" in ended.err
     data = (tmp_path / "run" / "metrics.jsonl").read_bytes()
@@ -120,17 +116,15 @@ def test_what_a_real_disk_threw_away_at_a_sync_is_written_again(
         while ballast.write(bytes(65536)):
             pass
     # Until a sync has failed.
-    wait_until(lambda: b"syncing the records" in (run / "metrics.jsonl").read_bytes(), child.process)
+    wait_until(lambda: b"syncing the records" in (run / "metrics.jsonl").read_bytes(), child)
     child.wait_for_step(child.acknowledged + 100)
     (backing / "ballast").unlink()
     child.wait_for_step(child.acknowledged + 100)
-    child.tell("end")
-    ended = child.end()
+    ended = child.end(line="end", code=7)
     # Read from the disk itself, and not from what the kernel still remembers.
     subprocess.run(["umount", str(mounted)], check=True)
     subprocess.run(mount, check=True)
 
-    assert ended.code == 7, ended.err
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("syncing the records failed (OSError: ") == 1
     records = read_records(run)

@@ -13,16 +13,8 @@ from toolkit.telemetry.runfolder.journal.repair import journals_of
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 LOGS_FOR_EVER = """
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-log = TelemetryLogger(
-    "run", log_dir=sys.argv[1], log_every=1, system=False, flush_interval=60, journal=sys.argv[2]
-)
-step = 0
-while True:
-    log.log_step(step, train_loss=1.0)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.001)
+options = {"system": False, "flush_interval": 60, "journal": sys.argv[2]}
+log_for_ever(TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, **options), pause_s=0.001)
 """
 
 
@@ -47,7 +39,7 @@ def test_a_journal_that_is_removed_while_the_run_lives_is_noticed_and_made_again
     in_file = (run / "metrics.jsonl").read_bytes().count(b"\n")
     wait_until(lambda: read_manifest(run).latest.journal == str(path))
     child.kill()
-    said = child.process.communicate()[1]
+    said = child.err
     repair(run)
 
     assert held[0][0] <= in_file, "what was in the old one is in the new one"

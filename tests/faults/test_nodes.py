@@ -131,16 +131,10 @@ from toolkit.telemetry.logger.writing import rank_folder
 
 # The disk is known not to be shared.
 rank_folder._WAIT_FOR_FOLDER_S = 0.0
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", system=len(sys.argv) > 2, system_every=1)
-step = 0
 reported = []
 threading.Thread(target=lambda: reported.extend(iter(sys.stdin.readline, "")), daemon=True).start()
-while not reported:
-    log.log_step(step, train_loss=1.0, note="y" * 200)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.001)
+log_for_ever(log, until=lambda: reported, pause_s=0.001, note="y" * 200)
 log.close()
 """
 
@@ -194,11 +188,8 @@ def test_the_ranks_of_a_node_that_start_together_make_one_part_and_resume_it_tog
 def test_a_rank_that_is_alone_on_its_node_writes_loss_step_time_and_machine(tmp_path, start):
     rank = start(A_RANK, tmp_path, "with system records", env=launched(8))
     path = tmp_path / "run@node1" / "ranks" / "00008.jsonl"
-    wait_until(
-        lambda: path.exists() and b'"event":"system"' in path.read_bytes(), rank.process, timeout_s=120.0
-    )
-    rank.tell("end")
-    assert rank.end().code == 0
+    wait_until(lambda: path.exists() and b'"event":"system"' in path.read_bytes(), rank, timeout_s=120.0)
+    assert rank.end(line="end").code == 0
 
     records = read_records(path)
     assert (
@@ -230,8 +221,7 @@ def test_a_part_on_a_full_disk_loses_nothing_when_its_rank_is_killed_and_resumed
     resumed.wait_for_step(200)
     (disk / "ballast").unlink()
     resumed.wait_for_step(resumed.acknowledged + 200)
-    resumed.tell("end")
-    assert resumed.end().code == 0
+    assert resumed.end(line="end").code == 0
 
     # A line of which the disk took half is there again, whole.
     assert_has_all(path, killed, resumed, torn_lines=torn_lines)

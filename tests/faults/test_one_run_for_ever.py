@@ -43,7 +43,7 @@ log.close()
 
 
 @pytest.fixture
-def killed(tmp_path, start_in_background):
+def killed(tmp_path, start):
     """Start a run, kill it while most of its records are in its journal alone, and return its folder and journal.
 
     `first` is called with both before the kill: any run that starts on this machine recovers the killed ones whose
@@ -51,7 +51,7 @@ def killed(tmp_path, start_in_background):
     """
 
     def kill_one(*run_id, first=None):
-        writer = start_in_background(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged", *run_id)
+        writer = start(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged", *run_id)
         wait_until((tmp_path / "logged").exists, writer)
         run = tmp_path / "logs" / "run"
         ((journal, _),) = journals_of(run)
@@ -65,11 +65,11 @@ def killed(tmp_path, start_in_background):
 
 
 @pytest.fixture
-def begin_again(tmp_path, start_in_background):
+def begin_again(tmp_path, start):
     """Run another one under the same name, which recovers what killed ones left."""
 
     def begin(*run_id):
-        start_in_background(AGAIN, tmp_path / "logs", "-", *run_id).wait()
+        start(AGAIN, tmp_path / "logs", "-", *run_id).end()
 
     return begin
 
@@ -108,10 +108,8 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
     record_property("measured", f"{left} records of a killed run, 0 in the next one of its name, 0 lost")
 
 
-def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_is_gone(
-    tmp_path, start_in_background
-):
-    writer = start_in_background(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged")
+def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_is_gone(tmp_path, start):
+    writer = start(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged")
     wait_until((tmp_path / "logged").exists, writer)
     run = tmp_path / "logs" / "run"
     shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns(".*"))
@@ -154,9 +152,9 @@ def test_a_run_without_run_json_is_known_by_its_start_record(killed):
 
 
 def test_what_was_logged_before_anything_could_be_written_is_recovered_where_it_was_meant_for(
-    tmp_path, start_in_background
+    tmp_path, start
 ):
-    writer = start_in_background(
+    writer = start(
         """
 import toolkit.telemetry.logger.writing.record_appender as r
 

@@ -86,9 +86,7 @@ class CutOff:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cuts"), [("xfs", longer(3, 30)), ("ext4", longer(2, 20))])
-def test_a_power_cut_takes_nothing_that_was_synced(
-    tmp_path, start_in_background, kind, cuts, record_property
-):
+def test_a_power_cut_takes_nothing_that_was_synced(tmp_path, start, kind, cuts, record_property):
     disk = CutOff(tmp_path, kind)
     chosen = random.Random(kind)
     notes, cut_at, process = {}, {}, None
@@ -96,9 +94,10 @@ def test_a_power_cut_takes_nothing_that_was_synced(
         for number in range(cuts):
             noted_at = tmp_path / f"noted{number}"
             noted_at.write_bytes(bytes(32))
-            process = start_in_background(
+            process = start(
                 PROGRAMS / "log_and_note_syncs.py",
                 *(disk.mounted / "logs", f"run{number}", noted_at, SYNC_INTERVAL_S),
+                always_fork=True,
             )
             # One is cut right after its start, the others once they have synced.
             if number != 1:
@@ -144,13 +143,11 @@ _PAGE = 4096
 @in_make_faults
 @pytest.mark.timeout(longer(240, 3_000))
 @pytest.mark.slow
-def test_a_run_with_any_random_part_of_unsynced_data_is_read_and_resumed(
-    tmp_path, start_in_background, record_property
-):
+def test_a_run_with_any_random_part_of_unsynced_data_is_read_and_resumed(tmp_path, start, record_property):
     cuts = longer(6, 400)
     state_file = tmp_path / "state.json"
-    process = start_in_background(PROGRAMS / "remember_what_is_synced.py", tmp_path / "logs", state_file)
-    process.wait()
+    process = start(PROGRAMS / "remember_what_is_synced.py", tmp_path / "logs", state_file)
+    process.end()
     assert state_file.exists(), process.err
     state = json.loads(state_file.read_text())
     for path, _ in journals_of(tmp_path / "logs" / "run"):

@@ -85,14 +85,7 @@ def test_the_files_of_all_ranks_go_on_when_a_run_is_resumed(tmp_path, start):
 
 
 LOGS_FOR_EVER = """
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", system=False)
-step = 0
-while True:
-    log.log_step(step, train_loss=1.0)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.0005)
+log_for_ever(TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", system=False))
 """
 
 

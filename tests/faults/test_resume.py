@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import struct
 import time
 from collections import Counter
 
@@ -23,15 +22,9 @@ from toolkit.telemetry.runfolder.journal.repair import journals_of
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 LOGS_FOR_EVER = """
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, resume=len(sys.argv) > 2, system=False)
 log.log_start()
-step = 0
-while True:
-    log.log_step(step, train_loss=1.0)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.0005)
+log_for_ever(log)
 """
 
 
@@ -81,29 +74,19 @@ def test_a_killed_run_that_is_resumed_keeps_what_was_only_in_its_journal(tmp_pat
 
 
 IS_THERE = """
-acknowledged = Acknowledged(sys.argv[2])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, close_timeout=1)
 log.log_start()
 log.flush(60)
-if sys.argv[3] == "hangs on its disk":
+if sys.argv[2] == "hangs on its disk":
     os.write = lambda *_: threading.Event().wait()
-for step in range(1_000_000):
-    log.log_step(step, train_loss=1.0)
-    acknowledged.set(step)
-    time.sleep(0.0005)
+log_for_ever(log)
 """
 
 
 @pytest.mark.parametrize("first", ["lives", "is stopped", "hangs on its disk"])
-def test_a_run_whose_process_is_alive_is_not_resumed(tmp_path, start_in_background, first, capsys, caplog):
-    noted_at = tmp_path / "acknowledged"
-    noted_at.write_bytes(struct.pack("<q", -1))
-    writer = start_in_background(IS_THERE, tmp_path, noted_at, first)
-
-    def acknowledged():
-        return struct.unpack("<q", noted_at.read_bytes())[0]
-
-    wait_until(lambda: acknowledged() > 100, writer)
+def test_a_run_whose_process_is_alive_is_not_resumed(tmp_path, start, first, capsys, caplog):
+    writer = start(IS_THERE, tmp_path, first)
+    writer.wait_for_step(100)
     if first == "is stopped":
         os.kill(writer.pid, signal.SIGSTOP)
     try:
@@ -116,8 +99,7 @@ def test_a_run_whose_process_is_alive_is_not_resumed(tmp_path, start_in_backgrou
     finally:
         if first == "is stopped":
             os.kill(writer.pid, signal.SIGCONT)
-    before = acknowledged()
-    wait_until(lambda: acknowledged() > before + 100, writer)
+    writer.wait_for_step(writer.acknowledged + 100)
     writer.kill()
     with TelemetryLogger(
         "run", log_dir=tmp_path, run_id=read_manifest(tmp_path / "run").run_id, system=False
@@ -126,7 +108,7 @@ def test_a_run_whose_process_is_alive_is_not_resumed(tmp_path, start_in_backgrou
 
     assert f"still being written by process {writer.pid}" in said
     assert "a folder of its own" in said
-    records = whole_run(tmp_path / "run", steps=range(acknowledged() + 1))
+    records = whole_run(tmp_path / "run", steps=range(writer.acknowledged + 1))
     assert not with_event(records, "lost")
 
 
@@ -137,12 +119,12 @@ HAS_NO_SHARED_MEMORY = (
 )
 
 
-def _run_in_its_journal(tmp_path, start_in_background, before="", silent_s=0):
+def _run_in_its_journal(tmp_path, start, before="", silent_s=0):
     """Return the folder of a run and its living process; most of its records are only in its journal.
 
     By its own clock it began, and gave its last sign of life, `silent_s` ago.
     """
-    writer = start_in_background(
+    writer = start(
         before
         + """
 class Slow:
@@ -191,11 +173,9 @@ signal.pause()
         ),
     ],
 )
-def test_a_run_is_resumed_only_if_no_one_can_be_writing_it(
-    tmp_path, start_in_background, changes, silent_s, goes_on
-):
+def test_a_run_is_resumed_only_if_no_one_can_be_writing_it(tmp_path, start, changes, silent_s, goes_on):
     # The journal is in the run folder: any run that starts on this machine recovers what is in shared memory.
-    run, writer = _run_in_its_journal(tmp_path, start_in_background, HAS_NO_SHARED_MEMORY, silent_s)
+    run, writer = _run_in_its_journal(tmp_path, start, HAS_NO_SHARED_MEMORY, silent_s)
     wait_until(lambda: (run / "run.json").exists() and read_manifest(run).latest.lock, writer)
     writer.kill()
     mapping = json.loads((run / "run.json").read_text())
@@ -213,8 +193,8 @@ def test_a_run_is_resumed_only_if_no_one_can_be_writing_it(
         assert len(read_records(run)) < 300, "what another may be writing was not touched"
 
 
-def test_a_copy_of_a_killed_run_is_resumed_and_the_original_keeps_its_records(tmp_path, start_in_background):
-    run, writer = _run_in_its_journal(tmp_path, start_in_background)
+def test_a_copy_of_a_killed_run_is_resumed_and_the_original_keeps_its_records(tmp_path, start):
+    run, writer = _run_in_its_journal(tmp_path, start)
     # Before the kill: afterwards any run that starts on this machine may write them out.
     # Hidden files come and go.
     shutil.copytree(run, tmp_path / "copies" / "run", ignore=shutil.ignore_patterns(".*"))
@@ -225,7 +205,9 @@ def test_a_copy_of_a_killed_run_is_resumed_and_the_original_keeps_its_records(tm
 
     assert log.run_folder == tmp_path / "copies" / "run"
     copied = whole_run(tmp_path / "copies" / "run")
-    assert [record["global_step"] for record in with_event(copied, "step")] == [300]
+    *before, last = [record["global_step"] for record in with_event(copied, "step")]
+    # A slow machine may have written out some of them before.
+    assert (before, last) == (list(range(len(before))), 300)
     whole_run(run, steps=range(300))
 
 
@@ -239,31 +221,15 @@ print(f"folder={log.run_folder.name}")
 """
 
 
-def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, start_in_background):
-    begin_at = time.time() + 0.2
-    writers = [start_in_background(GOES_ON_AT, tmp_path, "new", begin_at) for _ in range(8)]
-    for writer in writers:
-        writer.wait()
-
-    assert all("folder=" in writer.out for writer in writers), [writer.err for writer in writers]
-    folders = {path.name for path in tmp_path.iterdir()}
-    assert folders == {"run", *(f"run-{number}" for number in range(2, 9))}
-    for folder in folders:
-        whole_run(tmp_path / folder, steps=range(5))
-    assert len({read_manifest(tmp_path / folder).run_id for folder in folders}) == 8
-
-
 @in_make_faults
 @pytest.mark.timeout(longer(240, 3_000))
-def test_of_several_that_go_on_with_one_run_at_the_same_time_one_gets_it(
-    tmp_path, start_in_background, record_property
-):
+def test_of_several_that_go_on_with_one_run_at_the_same_time_one_gets_it(tmp_path, start, record_property):
     rounds, together = longer(6, 100), 2
     for _ in range(rounds):
         begin_at = time.time() + 0.05
-        writers = [start_in_background(GOES_ON_AT, tmp_path, "resume", begin_at) for _ in range(together)]
+        writers = [start(GOES_ON_AT, tmp_path, "resume", begin_at, always_fork=True) for _ in range(together)]
         for writer in writers:
-            writer.wait()
+            writer.end()
         folders = [writer.out.partition("folder=")[2].strip() for writer in writers]
         assert all(folders), [writer.err for writer in writers]
 
@@ -290,9 +256,9 @@ def test_of_several_that_go_on_with_one_run_at_the_same_time_one_gets_it(
 def test_what_a_power_cut_took_is_named_by_the_next_session(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_FOR_EVER, tmp_path)
-    wait_until((run / "run.json").exists, child.process)
-    wait_until(lambda: (read_manifest(run).heartbeat or _Nothing).seq > 300, child.process)
-    wait_until(lambda: len(read_records(run, live=True)) > 100, child.process)
+    wait_until((run / "run.json").exists, child)
+    wait_until(lambda: (read_manifest(run).heartbeat or _Nothing).seq > 300, child)
+    wait_until(lambda: len(read_records(run, live=True)) > 100, child)
     child.kill()
     known = read_manifest(run).heartbeat.seq
     # A power cut takes what is in memory, and of the files what was not synced; a table may keep more than that.
@@ -373,9 +339,8 @@ def test_a_resume_on_a_full_disk_does_not_raise_and_writes_what_was_left_behind_
         """,
         tmp_path,
     )
-    ended = second.end()
+    ended = second.end(code=7)
 
-    assert ended.code == 7, ended.err
     # Half a line stays where the disk refused the rest, unless another run on this machine was quicker to recover it.
     lines = (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()
     torn_lines = sum(not (line.startswith(b"{") and line.endswith(b"}")) for line in lines)
@@ -403,9 +368,8 @@ def test_a_script_that_executes_itself_again_resumes_its_run(tmp_path, start, jo
             os.execv(sys.executable, [sys.executable, *sys.argv[:3], str(first + 50)])
         """,
         *(tmp_path / "logs", journal, 0),
-    ).end()
+    ).end(code=0)
 
-    assert ended.code == 0, ended.err
     assert "resuming" not in ended.err
     whole_run(tmp_path / "logs" / "run", steps=range(150))
     assert [session.status for session in read_manifest(tmp_path / "logs" / "run").sessions] == [

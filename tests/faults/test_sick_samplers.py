@@ -61,9 +61,8 @@ def test_no_error_and_no_lie_of_a_driver_becomes_a_value(tmp_path, start, driver
     cases = [(function, code) for function in FUNCTIONS for code in CODES]
     sickness = tmp_path / "sickness"
     child = start(PROGRAMS / "ask_a_sick_driver.py", json.dumps(cases), env=with_driver(driver, sickness))
-    ended = child.end(200)
+    ended = child.end(200, code=0)
 
-    assert ended.code == 0, ended.err
     well, *answers, lies = map(json.loads, ended.out.splitlines())
     record_property(
         "measured", f"{len(answers)} errors of a driver and a lie in every number, 0 false values"
@@ -223,8 +222,7 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_continues(
         how: start(PROGRAMS / "log_with_an_odd_psutil.py", tmp_path / how, how) for how in ("hangs", "exits")
     }
     for how, child in children.items():
-        ended = child.end()
-        assert ended.code == 7, ended.err
+        ended = child.end(code=7)
         assert ended.number("slowest") < LONGEST_PAUSE_S
         records = whole_run(tmp_path / how / "run", steps=range(int(ended.number("steps"))))
         if how == "hangs":

@@ -31,10 +31,10 @@ def engine(tmp_path_factory):
         yield one
 
 
-@pytest.fixture
-def own_engine(tmp_path):
-    """An engine with our tables for one test alone, to be killed or filled."""
-    for one in started(tmp_path / "own engine"):
+@pytest.fixture(scope="module")
+def own_engine(tmp_path_factory):
+    """An engine with our tables for one file of tests alone, to be killed or filled."""
+    for one in started(tmp_path_factory.mktemp("own engine")):
         set_up(one.address())
         yield one
 

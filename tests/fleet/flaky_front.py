@@ -8,6 +8,8 @@ import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from toolkit.telemetry.fleet.address import address_of
+
 DROP_ANSWER = "drop the answer"
 DROP_REQUEST = "drop the request"
 ERROR = "error"
@@ -70,3 +72,7 @@ class FlakyFront:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def address(self):
+        """Return its address, as that of an engine."""
+        return address_of(f"clickhouse://127.0.0.1:{self.port}/telemetry")

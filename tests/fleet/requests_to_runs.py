@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.fleet.engines import ROOT
-from tests.fleet.shipped_runs import make_run, write
+from tests.fleet.shipped_runs import begin_shipping, make_run, write
 from toolkit.telemetry.fleet.engine import Engine
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 
@@ -64,8 +63,7 @@ class Node:
 
     def __init__(self, engine, logs: Path) -> None:
         self.said: list[str] = []
-        self.shipper = Shipper(Engine(engine.address()), [logs], say=self.said.append, delivers_requests=True)
-        self.shipper.start()
+        self.shipper = begin_shipping(engine, logs, say=self.said.append, delivers_requests=True)
         self.round()
 
     def round(self) -> None:

@@ -12,11 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.telemetry.core.outbox import Backoff
 from toolkit.telemetry.fleet import engine
 from toolkit.telemetry.fleet.address import AddressError, address_of, read_password
 from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
-from toolkit.telemetry.fleet.native_form import block_of_rows
 
 
 def test_an_address_names_user_host_and_database():
@@ -123,29 +121,6 @@ def test_a_question_about_many_runs_with_long_ids_is_cut_into_short_ones():
     assert len(some) < 40
 
 
-def test_a_block_has_the_bytes_that_the_format_asks_for():
-    types = {"a": "UInt16", "t": "String", "l": "Array(UInt8)"}
-
-    block = block_of_rows(types, [(1, b"x", [7]), (258, b"", [8, 9])])
-
-    assert block == (
-        b"\x03\x02"
-        b"\x01a\x06UInt16\x01\x00\x02\x01"
-        b"\x01t\x06String\x01x\x00"
-        b"\x01l\x0cArray(UInt8)" + b"\x01" + bytes(7) + b"\x03" + bytes(7) + b"\x07\x08\x09"
-    )
-
-
-def test_after_a_success_there_is_no_pause():
-    backoff = Backoff()
-    for _ in range(12):
-        backoff.failed("down")
-    assert not backoff.is_ready
-    backoff.succeeded()
-
-    assert backoff.is_ready
-
-
 def test_threads_that_share_a_connection_wait_for_each_other():
     class Front(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -234,10 +209,3 @@ def test_an_answer_without_end_or_form_is_refused(monkeypatch, answer, said):
         with pytest.raises(EngineError, match=said):
             asked.rows("SELECT 1")
         asked.close()
-
-
-def test_a_ca_file_that_is_invalid_is_refused(tmp_path):
-    (tmp_path / "ca.pem").write_text("not a certificate")
-    for path in (tmp_path / "ca.pem", tmp_path / "missing.pem"):
-        with pytest.raises(Exception, match="the CA file .* cannot be used"):
-            Engine(address_of("clickhouse://db.example/t", ca=path))

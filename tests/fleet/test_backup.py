@@ -36,7 +36,7 @@ def test_labels_come_back_from_a_backup_and_everything_moves_to_another_engine(l
     backs, restores = statements("BACKUP"), statements("RESTORE")
     for engine in started(tmp_path / "one", tmp_path / "config.xml"):
         set_up(engine.address(DATABASE))
-        ship(_Lab(engine), logs)
+        ship(engine.address(DATABASE), logs)
         store, ask = ClickHouseStore(engine.address(DATABASE)), Engine(engine.address(DATABASE))
         store.list_runs()
         store.label(key, Labels(display_name="a new name"))
@@ -59,12 +59,4 @@ def test_labels_come_back_from_a_backup_and_everything_moves_to_another_engine(l
             back = pull(Engine(engine.address(DATABASE)), id_of(folder), tmp_path / "back").folder
             assert record_bytes(back) == record_bytes(folder)
         # Shippers go on there.
-        assert ship(_Lab(engine), logs).totals.lines == 0
-
-
-class _Lab:
-    def __init__(self, engine):
-        self._engine = engine
-
-    def address(self):
-        return self._engine.address(DATABASE)
+        assert ship(engine.address(DATABASE), logs).totals.lines == 0

@@ -7,25 +7,22 @@ import itertools
 from tests.fleet.requests_to_runs import make_live_run
 from tests.fleet.shipped_runs import (
     append,
+    begin_shipping,
     claimed_by,
     engine_bytes,
     id_of,
+    make_due,
     make_run,
     newest_bytes,
     record_bytes,
 )
 from toolkit.telemetry.fleet import run_rows
-from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.shipping import claims
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.process import host_name
 
 
 def started(engine, logs, *nodes):
-    found = [Shipper(Engine(engine.address()), [logs], node=node) for node in nodes]
-    for one in found:
-        one.start()
-    return found
+    return [begin_shipping(engine, logs, node=node) for node in nodes]
 
 
 def trained_on(folder, host, before=None):
@@ -34,8 +31,7 @@ def trained_on(folder, host, before=None):
 
 
 def look_now(shipper):
-    for run in shipper.runs.values():
-        run.next_look = 0.0
+    make_due(shipper)
     while shipper.ship_round():
         pass
 
@@ -86,7 +82,6 @@ def test_a_live_run_that_its_shipper_has_given_up_is_taken_although_the_node_rep
     for given_up_s, holder in ((60, "host-c"), (-1, "host-d")):
         monkeypatch.setattr(run_rows, "_GIVEN_UP_S", given_up_s)
         look_now(next_one)
-        other.sender._next_recheck = 0.0
         look_now(other)
         look_now(other)
         assert claimed_by(ask, folder) == holder

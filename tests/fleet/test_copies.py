@@ -12,12 +12,15 @@ import pytest
 
 from tests.fleet.shipped_runs import (
     append,
+    begin_shipping,
     engine_points,
     file_points,
     id_of,
+    make_due,
     make_run,
     newest_bytes,
     record_bytes,
+    say_labels,
     ship,
 )
 from tests.lengths import in_make_faults
@@ -32,9 +35,7 @@ from toolkit.telemetry.runfolder.process import host_name
 
 def look_now(*shippers: Shipper) -> None:
     for one in shippers:
-        for run in one.runs.values():
-            run.next_look = 0.0
-        one.sender._next_recheck = 0.0
+        make_due(one)
         one.ship_round()
         one.sender.report(all_runs=True)
 
@@ -43,9 +44,7 @@ def started(engine, place, node: str, say=None) -> Shipper:
     """Return the shipper of the node that trains what is in `place`."""
     for path in place.glob("*/run.json"):
         path.write_text(path.read_text().replace(f'"host": "{host_name()}"', f'"host": "{node}"'))
-    one = Shipper(Engine(engine.address()), [place], node=node, say=say)
-    one.start()
-    return one
+    return begin_shipping(engine, place, node=node, say=say)
 
 
 @pytest.mark.parametrize(
@@ -114,42 +113,12 @@ def test_a_later_session_counts_although_the_clock_of_its_node_is_behind(engine,
     assert len(said) == 1
 
 
-def test_lines_of_every_generation_that_someone_else_inserted_stop_their_run_only(engine, ask, logs):
-    folder, other = make_run(logs, "stopped", 4), make_run(logs, "shipped", 4)
-    ask.query(
-        "INSERT INTO records (run_id, rank, gen, at, next, line, created) "
-        f"SELECT {run(folder)}, 0, toUInt16(number + 1), 0, 2, 'x', toDate('2026-09-21') FROM numbers(65535)"
-    )
-    said = []
-
-    ship(engine, logs, say=said.append)
-
-    assert said == [f"{folder}/metrics.jsonl: it is not shipped any more: it was replaced 65,535 times"]
-    assert newest_bytes(ask, id_of(other)) == record_bytes(other)["metrics.jsonl"]
-
-
-def test_a_file_that_could_not_be_read_for_a_short_time_is_read_again(engine, ask, logs):
-    folder = make_run(logs, "finished", 4)
-    ship(engine, logs)
-    append(folder, [4])
-    one = started(engine, logs, "node1")
-    with mock.patch.object(sender, "crc_of", side_effect=OSError(5, "Input/output error")):
-        look_now(one)
-    assert one.files[0].problem == "Input/output error"
-
-    look_now(one)
-
-    assert one.files[0].problem is None
-    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
-
-
 def test_an_engine_that_was_emptied_is_filled_again_while_the_shipper_runs(engine, logs):
     address = engine.address("emptied")
     set_up(address)
     ask = Engine(address)
     folder = make_run(logs, "kept on the node", 5)
-    one = Shipper(Engine(address), [logs])
-    one.start()
+    one = begin_shipping(address, logs)
     look_now(one)
     for table in ("records", "points", "commits"):
         ask.query(f"TRUNCATE TABLE {table}")
@@ -209,21 +178,20 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     shutil.copytree(whole, logs / "z-copy")
     append(logs / "z-copy", range(9, 12))
     newer = shutil.copytree(moved, tmp_path / "elsewhere" / "moved")
-    ask.query(
-        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
-        f"('', {run(deleted)}, 4000000000000, 'someone', '', 1, '2026-09-21')"
-    )
+    say_labels(ask, deleted, deleted=True)
     append(newer, [1], session=2)
     append(moved, [9], other=1.0)
     ship(engine, newer.parent, node="node2")
     text = (old / "run.json").read_text()
     (old / "run.json").write_text(text.replace("1790000000.0", str(time.time() - 100 * 86_400)))
-    one = started(engine, logs, "node1")
+    said = []
+    one = started(engine, logs, "node1", said.append)
     one.sender.node.keep_days = 90
     look_now(one)
 
     lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}
 
+    assert any("is a copy of" in line for line in said)
     assert one.behind == 0
     assert sum(lags.values()) == 0
     assert lags.keys() <= {"shipped", "z-copy"}
@@ -254,7 +222,7 @@ def test_keep_days_is_for_every_table_and_can_be_changed(engine):
     tables = (
         "SELECT create_table_query FROM system.tables WHERE database = 'kept' AND engine LIKE '%MergeTree'"
     )
-    for given, days in ((30, 30), (None, 30), (7, 7), (0, 0)):
+    for given, days in ((30, 30), (None, 30), (0, 0)):
         set_up(address, keep_days=given)
         ask = Engine(address)
         assert require_tables(ask).keep_days == days

@@ -19,7 +19,6 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.fleet.run_folders import MAX_BYTES
-from toolkit.telemetry.fleet.stores import FolderStore
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry.runs.sources.local_store import LocalStore
@@ -118,18 +117,6 @@ def test_only_what_changed_is_copied_again_also_of_a_live_run(logs, place, tmp_p
     path.write_bytes(path.read_bytes().replace(b"1.0", b"9.0"))
     assert counts(capsys, ended, *to) == (1, 0, 1)
     assert contents(place / "ended") == contents(ended)
-
-
-def test_a_copy_is_marked_once_and_not_with_each_file(logs, place, monkeypatch):
-    make_run(logs, "run")
-    written, write_one = [], FolderStore.write
-    monkeypatch.setattr(
-        FolderStore, "write", lambda self, name, *rest: written.append(name) or write_one(self, name, *rest)
-    )
-
-    copied(logs, "--to", place.as_uri())
-
-    assert (written[0], len(written) > 2, len(set(written))) == ("run/.copy", True, len(written))
 
 
 def test_another_run_of_the_same_name_is_refused_in_both_directions(logs, place, tmp_path, capsys):

@@ -1,7 +1,6 @@
 """The recipe for Elasticsearch: its mapping takes every record in any order, and Filebeat brings each once.
 
-Elasticsearch itself is not here: `Index` does as much of its dynamic mapping as the template uses, and `StandIn`
-answers Filebeat as much of its HTTP as that asks for.
+Elasticsearch itself is not here: `Index` does as much of its dynamic mapping as the template uses.
 """
 
 from __future__ import annotations

@@ -6,14 +6,13 @@ import hashlib
 import json
 import re
 import stat
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import Node, make_live_run
 from tests.fleet.shipped_runs import append, id_of, make_run, pull, record_bytes, ship, step_line, write
+from tests.mirrors.messages.local_receivers import receiving
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.fleet.objects import ObjectShipper
@@ -57,22 +56,11 @@ def filled(tmp_path_factory):
     engine.start()
     try:
         for team, database in (("x", "telemetry"), ("y", OTHER)):
-            address = engine.address(database)
-            set_up(address)
-            ship(_In(engine, database), place / team)
+            set_up(engine.address(database))
+            ship(engine.address(database), place / team)
     finally:
         engine.stop()
     return place, place / "x"
-
-
-class _In:
-    """An engine, with another database."""
-
-    def __init__(self, engine, database):
-        self._engine, self._database = engine, database
-
-    def address(self):
-        return self._engine.address(self._database)
 
 
 @pytest.fixture
@@ -227,36 +215,23 @@ def test_users_that_exist_keep_their_passwords(tmp_path, capsys):
     """With an engine that answers as a server does whose user may make users: this machine has none."""
     asked, known = [], ["lab_page"]
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            answer = b""
-            if "system.users" in asked[-1]:
-                answer = "".join(f'["{name}"]\n' for name in known).encode()
-            elif "SELECT version()" in asked[-1]:
-                answer = b'["25.3.1.1"]'
-            elif "FROM schema_version" in asked[-1]:
-                answer = b'[0, "25.3.1.1"]' if "keep_days" in asked[-1] else b"[%d]" % VERSION
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(got):
+        asked.append(got.body.decode())
+        if "system.users" in asked[-1]:
+            return "".join(f'["{name}"]\n' for name in known).encode()
+        if "SELECT version()" in asked[-1]:
+            return b'["25.3.1.1"]'
+        if "FROM schema_version" in asked[-1]:
+            return b'[0, "25.3.1.1"]' if "keep_days" in asked[-1] else b"[%d]" % VERSION
+        return b""
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     folder = tmp_path / "secrets"
     arguments = ["ship", "--set-up", "--team", "lab", "--secrets", str(folder)]
-    arguments += ["--to", f"clickhouse://127.0.0.1:{server.server_port}/"]
-    try:
+    with receiving(usual=answer) as server:
+        arguments += ["--to", f"clickhouse://127.0.0.1:{server.port}/"]
         assert main(arguments) == 0
         known += ["lab_ship", "lab_reader"]
         assert main(arguments) == 0
-    finally:
-        server.shutdown()
-        server.server_close()
 
     printed = capsys.readouterr().out
     assert f"user lab_page exists and keeps its password, which is not in {folder}" in printed

@@ -30,15 +30,15 @@ _WORDS = ("run", "Ä", "ss", "*a*", "run-?", "key-00[13]", "ok", "mine*", "speec
 _TAGS = ("baseline", "Sweep 1", "sweep 2", "ok", "x:y")
 
 
-@pytest.fixture
-def fleet(engine, logs):
+@pytest.fixture(scope="module")
+def fleet(engine, tmp_path_factory):
     """Runs of every kind in folders, and in a database of their own."""
-    draw = random.Random(7)
+    draw, logs = random.Random(7), tmp_path_factory.mktemp("lists")
     for number in range(_RUNS):
         _write(logs, number, draw)
     address = replace(engine.address(), database=f"lists_{uuid.uuid4().hex[:8]}")
     set_up(address)
-    ship(type("At", (), {"address": lambda _: address})(), logs)
+    ship(address, logs)
     yield LocalStore([logs], cache_dir=None), ClickHouseStore(address, patience_s=120.0)
     connection = Engine(replace(address, database=DATABASE))
     connection.query(f"DROP DATABASE {address.database}")
@@ -106,29 +106,13 @@ def _write(logs, number, draw):
         )
 
 
-_FIELDS = (
-    *(
-        "alerts",
-        "name",
-        "tag",
-        "status",
-        "project",
-        "host",
-        "tool",
-        "started",
-        "updated",
-        "loss",
-        "step",
-        "max_steps",
-    ),
-    *("epoch", "duration", "progress", "samples_per_sec", "sessions", "lr", "learning_rate", "ema_decay"),
-    *("optimizer", "bf16", "val_loss", "acc", "val_acc", "note", "x.y`z", "train_loss", "no_such_name"),
-)
+_FIELDS = """
+    alerts name tag status project host tool started updated loss step max_steps epoch duration progress
+    samples_per_sec sessions lr learning_rate ema_decay optimizer bf16 val_loss acc val_acc note x.y`z train_loss
+    no_such_name
+""".split()
 _ORDERS = ("last sign", "started", "name", "loss", "progress", "duration", "status", "step", "age", *_FIELDS)
-_VALUES = (
-    *("0.1", "1", "0.2", "adam", "true", "sgd", "7", "nan", "e", "finished", "node", "faces", "run", "mine"),
-    *("50%", "1h", "2026", "critical", "3"),
-)
+_VALUES = "0.1 1 0.2 adam true sgd 7 nan e finished node faces run mine 50% 1h 2026 critical 3".split()
 
 
 def _query(draw):

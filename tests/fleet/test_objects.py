@@ -13,7 +13,7 @@ import pytest
 from dashboard import launcher
 from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.s3_server import BUCKET, SECRET
-from tests.fleet.shipped_runs import append, id_of, make_run, pull, step_line, write
+from tests.fleet.shipped_runs import append, begin_shipping, id_of, make_run, pull, ship, step_line, write
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
@@ -24,7 +24,6 @@ from toolkit.telemetry.fleet.engine_runs import EngineRuns
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.run_folders import MAX_BYTES
 from toolkit.telemetry.fleet.shipping import sender
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.stores import FolderStore, PlaceError, StoreError, store_at
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.store import Refused
@@ -52,11 +51,7 @@ def add_sample(folder, path, data=PNG, step=0):
 
 def ship_with(engine, store, *places, say=None, node=None):
     """Ship what is there now, by a shipper of its own."""
-    objects = ObjectShipper(store, say=say)
-    started = Shipper(Engine(engine.address()), places, objects=objects, say=say, node=node)
-    started.start()
-    started.ship_all()
-    return started
+    return ship(engine, *places, objects=ObjectShipper(store, say=say), say=say, node=node)
 
 
 def stored(shared, folder):
@@ -219,7 +214,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
     from PIL import Image
 
     from dashboard import session
-    from tests.dashboard.views.pages import is_well, open_page
+    from tests.dashboard.views.pages import open_page
     from tests.dashboard.views.test_samples_page import get, samples_of
 
     image = io.BytesIO()
@@ -238,7 +233,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
     session._store.clear()
     try:
         tab = open_page("samples", id_of(folder))
-        assert is_well(tab)
+        assert tab.is_well()
         [column] = samples_of(tab)["columns"]
         query = column["url"].partition("?")[2]
         shown, text, gone = (
@@ -325,8 +320,7 @@ def test_with_s3_down_records_are_shipped_and_files_follow(engine, ask, s3, logs
         monkeypatch.setenv(name, value)
     folder = make_run(logs, "down")
     store = ObjectShipper(store_at(f"s3://{BUCKET}/down"))
-    running = Shipper(Engine(engine.address()), [logs], objects=store)
-    running.start()
+    running = begin_shipping(engine, logs, objects=store)
     stop = threading.Event()
     thread = threading.Thread(target=running.run, args=(stop,))
     thread.start()

@@ -19,11 +19,13 @@ from tests.fleet.flaky_front import (
     FlakyFront,
 )
 from tests.fleet.shipped_runs import (
+    begin_shipping,
     engine_bytes,
     id_of,
     make_run,
     newest_or_nothing,
     record_bytes,
+    ship,
 )
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
@@ -31,7 +33,6 @@ from toolkit.telemetry.core import outbox
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine, RefusedError, UnreachableError
 from toolkit.telemetry.fleet.shipping import sender as sender_module
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 
 
 @pytest.fixture
@@ -63,10 +64,7 @@ def test_an_engine_that_refuses_or_drops_is_waited_for(engine, ask, front, logs,
     folder = make_run(logs, "waits", 40)
     front.faults = [fault] * 4
     errors = []
-    shipper = Shipper(
-        Engine(address_of(f"clickhouse://127.0.0.1:{front.port}/telemetry")), [logs], say=errors.append
-    )
-    shipper.start()
+    shipper = begin_shipping(front.address(), logs, say=errors.append)
     stop = threading.Event()
     thread = threading.Thread(target=shipper.run, args=(stop,))
     thread.start()
@@ -90,8 +88,7 @@ def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_witho
     monkeypatch.setattr(outbox, "LONGEST_S", 3600.0)
     make_run(logs, "new", 3)
     (closed,) = free_ports(1)
-    shipper = Shipper(Engine(engine.address()), [logs])
-    shipper.start()
+    shipper = begin_shipping(engine, logs)
     shipper.sender.engine = Engine(address_of(f"clickhouse://127.0.0.1:{closed}/telemetry"))
 
     assert not shipper.ship_round()
@@ -101,11 +98,7 @@ def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_witho
 def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
     make_run(logs, "late", 3)
     front.clock_ahead_s = -3600.0
-    shipper = Shipper(
-        Engine(address_of(f"clickhouse://127.0.0.1:{front.port}/telemetry")), [logs], node="an hour ahead"
-    )
-    shipper.start()
-    shipper.ship_all()
+    ship(front.address(), logs, node="an hour ahead")
 
     main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{front.port}/telemetry"])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("an hour ahead: "))
@@ -127,10 +120,7 @@ def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
             f"clickhouse://127.0.0.1:{port}/nothing_here",
             "has no database nothing_here; `telemetry ship --set-up`",
         ),
-        ("clickhouse:127.0.0.1:8123/telemetry", "must have the form clickhouse://USER@HOST:PORT/DATABASE"),
         ("clickhouse://me:secret@127.0.0.1/telemetry", "the address contains a password"),
-        ("clickhouse://127.0.0.1/telemetry?secure=0", "TLS cannot be turned off"),
-        ("clickhouse://127.0.0.1/tele;metry", "is not the name of a database"),
     ):
         for command in (
             ["ship", str(logs), "--once", "--to", address],

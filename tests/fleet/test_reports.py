@@ -3,61 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
-from dataclasses import replace
-from unittest import mock
 
 from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes, ship, write
-from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import quote
-from toolkit.telemetry.fleet.run_folders import read_run_folder
-from toolkit.telemetry.fleet.run_rows import RunReport, reports_of_shippers, send, status_of
-from toolkit.telemetry.fleet.shipping.watch import Totals
-from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.fleet.run_rows import reports_of_shippers
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
-
-
-class Taking:
-    """Stands for an engine that takes everything."""
-
-    def __init__(self):
-        self.tables = []
-
-    address = address_of("clickhouse://127.0.0.1/t")
-    clock_ahead_s = None
-
-    def insert_rows(self, table, types, rows):
-        self.tables.append(table)
-
-
-def test_a_lost_run_of_another_machine_is_reported_again_only_when_it_changes(logs):
-    folder = make_run(logs, "elsewhere", 3)
-    text = (folder / "run.json").read_text().replace('"finished"', '"running"')
-    (folder / "run.json").write_text(text.replace('"host": "', '"host": "not-'))
-    engine, report = Taking(), RunReport(is_known=True)
-
-    def report_it():
-        run = read_run_folder(folder)
-        with mock.patch.object(time, "monotonic", return_value=1e9 * len(rounds)):
-            send(engine, "node", [(report, run, 0, "")], all_runs=False)
-        rounds.append(len(engine.tables))
-
-    rounds: list[int] = []
-    for _ in range(3):
-        report_it()
-    status = status_of(read_run_folder(folder))
-    assert (status.name, status.sure) == ("lost", False)
-    assert rounds == [1, 1, 1]
-    write_manifest(folder, _with_heartbeat(read_manifest(folder)))
-    report.has_changed = True
-    report_it()
-
-    assert rounds[-1] == 2
-    assert report.is_running
-
-
-def _with_heartbeat(manifest):
-    return replace(manifest, heartbeat=Heartbeat(time=time.time(), seq=9, global_step=9))
 
 
 def test_a_folder_that_does_not_say_which_run_it_has_is_named_and_not_shipped(engine, ask, logs):
@@ -79,15 +29,6 @@ def test_a_folder_that_does_not_say_which_run_it_has_is_named_and_not_shipped(en
     shipper.ship_all()
 
     assert newest_bytes(ask, id_of(broken)) == record_bytes(broken)["metrics.jsonl"]
-
-
-def test_a_failure_that_is_over_is_not_reported_for_ever():
-    totals = Totals(last_error="the engine was away", failed_at=time.monotonic())
-    assert totals.recent_error == "the engine was away"
-
-    totals.failed_at -= 3600.0
-
-    assert totals.recent_error == ""
 
 
 def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):

@@ -15,14 +15,13 @@ import pytest
 from dashboard import launcher
 from tests.fleet.certificates import make_ca, make_certificate
 from tests.fleet.engines import PASSWORD, ROOT, Embedded, NoEngine, free_ports, has_openssl
-from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes
+from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes, ship
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.schema import VERSION, set_up
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 WRONG = "wr0ng-hunter2"
@@ -149,6 +148,9 @@ def test_what_is_wrong_is_one_sentence_of_shipper_and_dashboard(secured, logs, t
         assert "\n" not in str(refused.value)
         for secret in (PASSWORD, WRONG):
             assert secret not in sentence + str(refused.value)
+    # Nor are tables of another version made over.
+    assert main(["ship", "--set-up", "--to", secured.url(database="later"), *password, *trusted]) == 2
+    assert "upgrade this program" in capsys.readouterr().err
 
 
 def shows_password(process) -> list[str]:
@@ -246,13 +248,11 @@ def changes_in(secured, run_id) -> list:
 @in_make_faults
 def test_whatever_a_viewer_presses_on_pages_of_the_engine_changes_nothing(secured, logs, tmp_path):
     pytest.importorskip("streamlit")
-    from tests.attacks.http_client import Visitor, pressed
+    from tests.attacks.http_client import Visitor, pressed, typed
     from tests.dashboard.serving import dashboard
 
     folder = make_run(logs, "pressed", 20)
-    shipper = Shipper(Engine(secured.address()), [logs])
-    shipper.start()
-    shipper.ship_all()
+    ship(secured, logs)
     how = ("--ca", str(secured.ca), "--password-file", str(secured.password_file))
     run = f"run={id_of(folder)}"
     with dashboard(
@@ -266,18 +266,20 @@ def test_whatever_a_viewer_presses_on_pages_of_the_engine_changes_nothing(secure
             assert visitor.come_in(address) == 200
         pages = ("", "overview", "metrics", "config", "settings")
         with operator.tab() as tab:
-            buttons = {page: dict(tab.open(page, run).buttons()) for page in pages}
-        every = {widget for found in buttons.values() for widget in found.values()}
+            every = {widget for page in pages for widget in tab.open(page, run).buttons().values()}
+            name = tab.open("config", f"{run}&tab=Notes").field("Name")
         assert every
+        renamed = [typed(name, "renamed")]
         with viewer.tab() as tab:
             for page in pages:
                 shown = tab.open(page, run)
                 assert "Traceback" not in shown.text
                 assert not {"Apply", "Archive", "Restore", "Stop"} & set(shown.buttons())
                 tab.open(page, run, states=[pressed(widget) for widget in every])
+            tab.open("config", run).open("config", run, states=renamed)
         assert changes_in(secured, id_of(folder)) == []
-        # The same press of an operator arrives.
+        # The same of an operator arrives.
         with operator.tab() as tab:
-            tab.open("config", run, states=[pressed(buttons["config"]["Save changes"])])
+            tab.open("config", run).open("config", run, states=renamed)
         wait_until(lambda: changes_in(secured, id_of(folder)))
     assert PASSWORD not in started.out + started.err

@@ -13,16 +13,19 @@ import pytest
 from tests.fleet.shipped_runs import (
     BROKEN,
     append,
+    begin_shipping,
     drop_parts,
     engine_bytes,
     engine_points,
     file_points,
     id_of,
     log_run,
+    make_due,
     make_run,
     newest_bytes,
     pull,
     record_bytes,
+    say_labels,
     ship,
     step_line,
     write,
@@ -30,9 +33,7 @@ from tests.fleet.shipped_runs import (
 from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet import tail as tail_module
 from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
-from toolkit.telemetry.fleet.schema import VERSION, require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender as sender_module
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.stores import StoreError
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
@@ -120,8 +121,7 @@ def test_lines_that_are_sent_again_and_cut_elsewhere_replace_themselves(engine, 
     run_id = id_of(folder)
     for rows_in_a_batch, batches in ((7, 3), (11, 2), (3, 1)):
         monkeypatch.setattr(tail_module, "BATCH_ROWS", rows_in_a_batch)
-        unlucky = Shipper(Engine(engine.address()), [logs])
-        unlucky.start()
+        unlucky = begin_shipping(engine, logs)
         # As a process that is killed after the data, several times: the commit never comes.
         with mock.patch.object(sender_module, "insert_commits"):
             for _ in range(batches):
@@ -141,8 +141,7 @@ def test_a_truncated_or_replaced_file_is_a_new_generation(engine, ask, logs, see
 
     def ship_again() -> None:
         if seen == "by the shipper":
-            for run in shipper.runs.values():
-                run.next_look = 0.0
+            make_due(shipper)
             shipper.ship_all()
         else:
             ship(engine, logs)
@@ -183,18 +182,6 @@ def test_a_copied_or_renamed_folder_goes_on_where_it_was(engine, ask, logs, tmp_
     assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(copy)["metrics.jsonl"]}
 
 
-def test_of_two_folders_with_one_run_one_is_shipped_and_the_other_named(engine, ask, logs):
-    folder = make_run(logs, "original", 10)
-    copy = shutil.copytree(folder, logs / "z-copy")
-    append(copy, [10])
-    said = []
-
-    ship(engine, logs, say=said.append)
-
-    assert len(engine_bytes(ask, id_of(folder))) == 1
-    assert any("is a copy of" in line for line in said)
-
-
 def test_shipping_once_ends_while_a_run_is_logging(engine, ask, logs):
     folder = make_run(logs, "live", 5)
     is_over = threading.Event()
@@ -220,8 +207,7 @@ def test_shipping_once_ends_while_a_run_is_logging(engine, ask, logs):
 def test_a_status_and_labels_that_were_not_taken_are_sent_again(engine, ask, logs):
     folder = make_run(logs, "ended", 3)
     (folder / "labels.json").write_bytes(b'{"notes":"kept"}')
-    shipper = Shipper(Engine(engine.address()), [logs])
-    shipper.start()
+    shipper = begin_shipping(engine, logs)
     with mock.patch.object(Engine, "insert", side_effect=EngineError("full")):
         for _ in range(2):
             shipper.ship_round()
@@ -237,16 +223,13 @@ def test_a_status_and_labels_that_were_not_taken_are_sent_again(engine, ask, log
 
 def test_two_shippers_of_one_folder_do_no_harm(engine, ask, logs):
     folder = make_run(logs, "shared", 5)
-    both = [Shipper(Engine(engine.address()), [logs], node=f"node{number}") for number in (1, 2)]
-    for shipper in both:
-        shipper.start()
+    both = [begin_shipping(engine, logs, node=f"node{number}") for number in (1, 2)]
     for step in range(5, 30, 5):
         append(folder, range(step, step + 5), **{f"m{step}": 1.0})
         both[step % 2].ship_round()
         append(folder, [step + 1000])
         for shipper in reversed(both):
-            for run in shipper.runs.values():
-                run.next_look = 0.0
+            make_due(shipper)
             shipper.ship_round()
 
     for shipper in both:
@@ -261,8 +244,7 @@ def test_lines_sent_before_a_kill_that_are_no_longer_in_the_file_stay_in_their_g
     ship(engine, logs)
     end = (folder / "metrics.jsonl").stat().st_size
     append(folder, range(10, 20), lost=1.0)
-    killed = Shipper(Engine(engine.address()), [logs])
-    killed.start()
+    killed = begin_shipping(engine, logs)
     with mock.patch.object(sender_module, "insert_commits"):
         killed.ship_round()
     # A power cut took what had not reached the disk, and the run was resumed.
@@ -307,27 +289,6 @@ def totals(connection, run_id):
     ]
 
 
-def test_verify_begins_a_generation_where_the_engine_has_lines_of_another_file(engine, ask, logs):
-    folder = make_run(logs, "mixed", 30)
-    ship(engine, logs)
-    other = make_run(logs.parent / "other", "mixed", 40, run_id=id_of(folder))
-    (other / "metrics.jsonl").write_bytes(b"".join(step_line(step, longer="x" * 20) for step in range(9)))
-    with mock.patch.object(sender_module, "strays_after", return_value={}):
-        with mock.patch.object(sender_module, "newest_commits", return_value={}):
-            with mock.patch.object(sender_module, "insert_commits"):
-                ship(engine, logs.parent / "other")
-
-    shipper = Shipper(Engine(engine.address()), [logs])
-    shipper.start()
-    shipper.ship_all()
-    repaired = shipper.verify()
-    shipper.ship_all()
-
-    assert "the engine had lines that the file has not" in repaired[0]
-    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
-    assert engine_points(ask, id_of(folder), gen=2) == file_points(folder / "metrics.jsonl")
-
-
 def test_more_metrics_than_a_page_shows_are_counted_by_line_only(engine, ask, logs):
     folder = make_run(logs, "explosion", 1)
     for step in range(12):
@@ -366,10 +327,7 @@ def test_a_run_that_was_deleted_on_a_page_is_left_alone(engine, ask, logs):
     folder = make_run(logs, "deleted", 5)
     run_id = id_of(folder)
     ship(engine, logs)
-    ask.query(
-        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
-        f"('', {quote(run_id)}, 4000000000000, 'someone', '', 1, '2026-09-21')"
-    )
+    say_labels(ask, folder, deleted=True)
     append(folder, range(5, 9))
 
     assert ship(engine, logs).totals.lines == 0
@@ -421,37 +379,6 @@ def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):
         pull(ask, "twice", tmp_path)
     refused = pull(ask, id_of(logs / "2" / "twice"), logs / "twice")
     assert refused.said == [f"twice is not copied: another run has the name twice in {logs / 'twice'}"]
-
-
-def test_tables_of_another_version_are_refused_by_name(engine, logs):
-    database = f"later_{os.urandom(3).hex()}"
-    address = engine.address(database)
-    nowhere = Engine(address)
-    with pytest.raises(EngineError, match=f"has no database {database}; `telemetry ship --set-up` makes it"):
-        require_tables(nowhere)
-    Engine(engine.address("default")).query(f"CREATE DATABASE {database}")
-    with pytest.raises(EngineError, match="has no telemetry tables; `telemetry ship --set-up` makes them"):
-        require_tables(nowhere)
-    for version, said in (
-        (VERSION - 1, "make a new database, and the shippers fill it from their folders"),
-        (VERSION + 1, "upgrade this program"),
-    ):
-        nowhere.query("DROP TABLE IF EXISTS schema_version")
-        nowhere.query(f"CREATE VIEW schema_version AS SELECT toUInt32({version}) AS version")
-        for refused in (
-            lambda: ship(engine_at(engine, database), logs),
-            lambda: set_up(address),
-        ):
-            with pytest.raises(EngineError, match=f"have version {version} and this program needs .* {said}"):
-                refused()
-
-
-class engine_at:
-    def __init__(self, engine, database):
-        self._engine, self._database = engine, database
-
-    def address(self):
-        return self._engine.address(self._database)
 
 
 def _as_json(text):

@@ -8,9 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from dashboard import launcher
-from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import BROKEN, append, id_of, make_run, ship, write
+from tests.fleet.shipped_runs import BROKEN, append, id_of, make_run, say_labels, ship, write
 from tests.lengths import in_make_faults
 from tests.runs.sources.store_answers import answers_of
 from tests.runs.sources.test_store_answers import write_rich_run
@@ -167,10 +165,7 @@ def test_labels_of_a_clock_that_is_far_ahead_hide_no_later_change(engine, logs):
     ahead, other = (make_run(logs, name) for name in ("ahead", "other"))
     ship(engine, logs)
     store = store_on(engine)
-    Engine(engine.address()).query(
-        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
-        f"('', {quote(id_of(ahead))}, 4000000000000, 'someone', '', 0, '2026-09-21')"
-    )
+    say_labels(Engine(engine.address()), ahead, deleted=False)
     store.list_runs()
     store.label(id_of(other), Labels(notes="first"))
     assert store.meta(id_of(other)).labels == Labels(notes="first")
@@ -231,27 +226,12 @@ def test_while_the_engine_does_not_answer_the_store_keeps_what_it_holds(engine, 
     wait_until(lambda: store.refresh(key).records == 30)
 
 
-def refusal(*options):
-    with pytest.raises(launcher.LaunchError) as caught:
-        launcher.prepare(launcher.parse_options(["--no-browser", *options]))
-    return str(caught.value)
-
-
-def test_a_dashboard_that_cannot_use_the_engine_says_why(engine, tmp_path, monkeypatch):
-    place = str(engine.address()).partition("@")[2].partition("/")[0]
-    assert "must have the form" in refusal("--store", "http://127.0.0.1")
-    assert "contains a password" in refusal("--store", f"clickhouse://ship:secret@{place}/telemetry")
-    assert "telemetry ship --set-up" in refusal("--store", f"clickhouse://{place}/no_such_database")
-    port = free_ports(1)[0]
-    assert "cannot be reached" in refusal("--store", f"clickhouse://127.0.0.1:{port}/telemetry")
-
-
 @in_make_faults
 @pytest.mark.skipif(find_spec("streamlit") is None, reason="streamlit is not installed")
 def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     from dashboard import session
     from dashboard.settings import DashboardSettings, EngineSettings
-    from tests.dashboard.views.pages import go_to, is_well, open_page, said
+    from tests.dashboard.views.pages import open_page
 
     key = id_of(write_rich_run(logs))
     ship(engine, logs)
@@ -262,10 +242,10 @@ def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     try:
         tab = open_page("runs", key, runs=key)
         for page in ("runs", "overview", "metrics", "machine", "compare"):
-            assert is_well(go_to(tab, page)), page
+            assert tab.go_to(page).is_well(), page
             if page == "overview":
-                assert "step 89 / 89" in said(tab)
+                assert "step 89 / 89" in tab.said()
             if page == "runs":
-                assert f"/{engine.address().database} · listed in" in said(tab)
+                assert f"/{engine.address().database} · listed in" in tab.said()
     finally:
         session._store.clear()

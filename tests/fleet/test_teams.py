@@ -5,15 +5,13 @@ import pytest
 from dashboard import launcher
 from dashboard.settings import DashboardSettings
 from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import append, id_of, make_run
+from tests.fleet.shipped_runs import append, id_of, make_run, ship
 from tests.fleet.test_store import PATIENCE_S
 from tests.runs.sources.store_answers import answers_of
 from tests.runs.sources.test_store_answers import write_rich_run
 from toolkit.telemetry.core.run_search import QueryError
 from toolkit.telemetry.fleet.address import address_of
-from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.schema import set_up
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.labels import Labels, ProjectSettings
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.sources.local_store import LocalStore
@@ -36,9 +34,7 @@ def shipped(engine, tmp_path_factory):
             append(folder, range(20, 22 + number + 3 * (team == "robots")))
     write_rich_run(folders["vision"])
     for team, logs in folders.items():
-        shipper = Shipper(Engine(engine.address(team)), [logs])
-        shipper.start()
-        shipper.ship_all()
+        ship(engine.address(team), logs)
     return folders
 
 

@@ -6,11 +6,19 @@ from unittest import mock
 
 import pytest
 
-from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
+from tests.fleet.shipped_runs import (
+    append,
+    begin_shipping,
+    drop_parts,
+    id_of,
+    make_run,
+    newest_bytes,
+    record_bytes,
+    ship,
+)
 from tests.waiting import wait_until
-from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
+from toolkit.telemetry.fleet.engine import EngineError, quote
 from toolkit.telemetry.fleet.shipping import sender as sender_module
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 
 
 def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs, monkeypatch):
@@ -19,9 +27,10 @@ def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs,
     live = make_run(logs, "live", 1)
     ship(engine, logs)
     monkeypatch.setattr(sender_module, "_VERIFY_AT_ONCE_S", 0.0)
-    shipper = started(engine, logs)
+    shipper = begin_shipping(engine, logs)
     shipper.ship_round()
-    run = make_due(shipper, large)
+    run = shipper.runs[large]
+    run.next_verify = 0.0
 
     rounds = 0
     while not run.next_verify:
@@ -37,7 +46,7 @@ def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs,
 def test_an_ended_run_is_compared_again_and_what_the_engine_has_lost_of_it_is_sent(engine, ask, logs, lost):
     folder = make_run(logs, f"lost {lost}", 50)
     where = f"WHERE run_id = {quote(id_of(folder))}"
-    shipper = started(engine, logs)
+    shipper = begin_shipping(engine, logs)
     shipper.ship_all()
     run = shipper.runs[folder]
     shipper.watch.active.clear()
@@ -62,9 +71,9 @@ def test_an_ended_run_is_compared_again_and_what_the_engine_has_lost_of_it_is_se
 
 def test_a_verify_that_fails_holds_up_neither_lines_nor_runs_of_other_shippers(engine, ask, logs):
     folder = make_run(logs, "too large", 5)
-    shipper = started(engine, logs)
+    shipper = begin_shipping(engine, logs)
     shipper.ship_all()
-    make_due(shipper, folder)
+    shipper.runs[folder].next_verify = 0.0
     with mock.patch.object(sender_module, "verify_file", side_effect=EngineError("out of memory")):
         for step in range(5, 8):
             append(folder, [step])
@@ -74,14 +83,3 @@ def test_a_verify_that_fails_holds_up_neither_lines_nor_runs_of_other_shippers(e
 
     assert shipper.totals.recent_error == "out of memory"
     assert shipper.sender.claims._not_before == 0.0
-
-
-def started(engine, logs) -> Shipper:
-    shipper = Shipper(Engine(engine.address()), [logs])
-    shipper.start()
-    return shipper
-
-
-def make_due(shipper, folder):
-    shipper.runs[folder].next_verify = 0.0
-    return shipper.runs[folder]

@@ -6,11 +6,18 @@ import os
 import time
 from collections import Counter
 
-from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes
+from tests.fleet.shipped_runs import (
+    append,
+    begin_shipping,
+    id_of,
+    make_due,
+    make_run,
+    newest_bytes,
+    record_bytes,
+)
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
-from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.engine import quote
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 
@@ -18,8 +25,7 @@ def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again
     # The system refuses to look at so long a name, as it does while a file system is away.
     later, pattern, odd = logs / "later", logs / "job*" / "runs", logs / ("x" * 300)
     said = []
-    shipper = Shipper(Engine(engine.address()), [later, pattern, odd], say=said.append)
-    shipper.start()
+    shipper = begin_shipping(engine, later, pattern, odd, say=said.append)
     for _ in range(3):
         look_again(shipper)
     folders = [make_run(later, "a", 3), make_run(logs / "job1" / "runs", "b", 3)]
@@ -41,8 +47,7 @@ def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again
 
 def look_again(shipper):
     shipper.watch._next_expansion = shipper.watch._next_listing = 0.0
-    for run in shipper.runs.values():
-        run.next_look = 0.0
+    make_due(shipper)
     shipper.ship_round()
 
 
@@ -55,11 +60,11 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
         for path in (folder / "run.json", folder / "metrics.jsonl", folder):
             if path.exists():
                 os.utime(path, (an_hour_ago, an_hour_ago))
-    shipper = Shipper(Engine(engine.address()), [logs])
-    shipper.start()
+    shipper = begin_shipping(engine, logs)
     for _ in range(2):
         shipper.ship_round()
-    recheck(shipper)
+    make_due(shipper)
+    shipper.ship_round()
     assert not shipper.watch.active
 
     calls = count_calls(monkeypatch)
@@ -80,11 +85,6 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
     append(folders[1], [3])
     look_again(shipper)
     assert newest_bytes(ask, id_of(folders[1])) == record_bytes(folders[1])["metrics.jsonl"]
-
-
-def recheck(shipper):
-    shipper.sender._next_recheck = 0.0
-    shipper.ship_round()
 
 
 def count_calls(monkeypatch) -> Counter:

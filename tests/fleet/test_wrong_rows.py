@@ -64,8 +64,10 @@ def test_values_that_were_exchanged_are_found(engine, logs):
     assert Engine(engine.address()).rows(ask) == before
 
 
-@pytest.mark.parametrize("line", [1, 2])
-@pytest.mark.parametrize("wrong", ["other kind", "no length", "endless", "not a record", "two lines"])
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [("other kind", 1), ("no length", 1), ("endless", 2), ("not a record", 2), ("two lines", 1)],
+)
 def test_a_wrong_line_takes_no_page_of_the_run_away(engine, logs, line, wrong):
     folder = make_run(logs, f"{wrong} {line}", 0)
     for step in range(3):

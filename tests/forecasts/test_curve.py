@@ -77,6 +77,9 @@ def test_the_chance_rises_with_the_value():
             Plan(200),
             "diverged",
         ),
+        # It swings as much as it fell, and it goes up.
+        (Curve(np.arange(1, 101.0), 3 + np.cos(np.arange(1, 101.0) / 8)), Plan(400), "too unevenly"),
+        (Curve(np.arange(1, 201.0), 0.1 + 0.01 * np.arange(1, 201.0)), Plan(400), "above where it began"),
     ],
 )
 def test_what_cannot_be_forecast_says_why(curve, plan, why):
@@ -84,22 +87,6 @@ def test_what_cannot_be_forecast_says_why(curve, plan, why):
 
     assert isinstance(answer, NoForecast)
     assert why in answer.why
-
-
-def test_what_swings_as_much_as_it_fell_is_not_forecast():
-    steps = np.arange(1, 101.0)
-    answer = forecast_curve("train_loss", Curve(steps, 3 + np.cos(steps / 8)), Plan(400))
-
-    assert isinstance(answer, NoForecast)
-    assert "too unevenly" in answer.why
-
-
-def test_a_curve_that_goes_up_is_not_forecast():
-    steps = np.arange(1, 201.0)
-    answer = forecast_curve("kl", Curve(steps, 0.1 + 0.01 * steps), Plan(400))
-
-    assert isinstance(answer, NoForecast)
-    assert "above where it began" in answer.why
 
 
 def test_a_validation_loss_is_not_forecast_if_the_training_diverged():

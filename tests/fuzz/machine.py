@@ -28,13 +28,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.fuzz.session_server import receive, send
 from tests.fuzz.targets import columns_of
+from tests.leftovers import journals_of_runs_below
 from toolkit.telemetry.runfolder.codec import with_non_finite
-from toolkit.telemetry.runfolder.journal.journal import (
-    journals_in,
-    pending_lines,
-    record_file_of,
-    shared_memory_folders,
-)
+from toolkit.telemetry.runfolder.journal.journal import pending_lines
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.layout import CONTROL
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -276,11 +272,9 @@ class _Machine(RuleBasedStateMachine):
         self._kill()
         # What had not reached the file yet goes with the memory.
         in_memory = b""
-        for folder in shared_memory_folders():
-            for path in journals_in(folder):
-                if record_file_of(path) == Path(os.path.realpath(self.records)):
-                    in_memory += b"".join(line.rstrip(b"\n") + b"\n" for _, line in pending_lines(path))
-                    path.unlink()
+        for path in journals_of_runs_below(self.run):
+            in_memory += b"".join(line.rstrip(b"\n") + b"\n" for _, line in pending_lines(path))
+            path.unlink()
         before = self.records.read_bytes() if self.records.exists() else b""
         synced = min(self.model.synced_bytes, len(before))
         tail = bytearray(before[synced : synced + int(kept * (len(before) - synced))])

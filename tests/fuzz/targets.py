@@ -45,7 +45,7 @@ from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.runfolder.codec import RecordError, decode, encode, with_non_finite
 from toolkit.telemetry.runfolder.control import ControlRefused, decode_request, encode_request
-from toolkit.telemetry.runfolder.journal.journal import pending_lines, record_file_of
+from toolkit.telemetry.runfolder.journal.journal import head_of, pending_lines
 from toolkit.telemetry.runfolder.journal.repair import drain_journal
 from toolkit.telemetry.runfolder.key_values import trend_of
 from toolkit.telemetry.runfolder.labels import LabelsError, read_labels, write_labels
@@ -134,8 +134,7 @@ def fuzz_records(data: bytes) -> None:
     grown: list[Record] = []
     bad = 0
     cursor = Cursor()
-    for size in _sizes(data):
-        path.write_bytes(data[:size]) if not size else _extend(path, data[:size])
+    for _ in _growing(path, data):
         chunk = read_from(path, cursor)
         assert not chunk.replaced
         grown += chunk.records
@@ -223,7 +222,9 @@ def fuzz_journal(data: bytes) -> None:
     records.write_bytes(old)
     before = _seqs(old)
     committed = pending_lines(journal)
-    assert record_file_of(journal) == records
+    about_it = head_of(journal)
+    assert about_it is not None
+    assert about_it.record_file == records
     assert [seq for seq, _ in committed] == sorted({seq for seq, _ in committed})
     for _, line in committed:
         assert line in lines
@@ -450,10 +451,8 @@ def _is_allowed(name: str, value: Any) -> bool:
 def fuzz_dashboard_log(data: bytes) -> None:
     """The columns of a log are the same whether it is read as it grows, at once, line by line or many lines at once."""
     path = _scratch() / METRICS_JSONL
-    path.write_bytes(b"")
     grown = RunLog(path, None)
-    for size in _sizes(data):
-        _extend(path, data[:size])
+    for _ in _growing(path, data):
         grown.refresh(_WAIT_S)
     one_by_one = RunLog(path, None)
     one_by_one.refresh(_WAIT_S)
@@ -495,10 +494,8 @@ def fuzz_dashboard_log(data: bytes) -> None:
 def fuzz_spans(data: bytes) -> None:
     """Spans of any shape become a table, a ledger that adds up and a trace that is JSON."""
     path = _scratch() / METRICS_JSONL
-    path.write_bytes(b"")
     grown = RunLog(path, None)
-    for size in _sizes(data):
-        _extend(path, data[:size])
+    for _ in _growing(path, data):
         grown.refresh(_WAIT_S)
         grown.spans(_WAIT_S)
     fresh = RunLog(path, None)
@@ -543,10 +540,8 @@ def fuzz_findings(data: bytes) -> None:
 def fuzz_completions(data: bytes) -> None:
     """The same completions are found as a file grows as afterwards."""
     path = _scratch() / METRICS_JSONL
-    path.write_bytes(b"")
     grown = CompletionReader(RunLog(path, None))
-    for size in _sizes(data):
-        _extend(path, data[:size])
+    for _ in _growing(path, data):
         grown.find(CompletionQuery(), wait_s=_WAIT_S)
     fresh = CompletionReader(RunLog(path, None))
     for query in (
@@ -794,16 +789,14 @@ def forget_scratch() -> None:
         _room = None
 
 
-def _sizes(data: bytes) -> list[int]:
-    """Return where a growing file is looked at: places that depend on nothing but the data."""
+def _growing(path: Path, data: bytes) -> Iterator[None]:
+    """Write `data` to `path` in parts, cut at places that depend on nothing but the data."""
     mix = zlib.crc32(data)
     cuts = sorted({mix % (len(data) + 1), (mix >> 8) % (len(data) + 1)})
-    return [0, *cuts, len(data)]
-
-
-def _extend(path: Path, content: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(content[file.tell() :])
+    with path.open("wb", buffering=0) as file:
+        for size in (0, *cuts, len(data)):
+            file.write(data[file.tell() : size])
+            yield
 
 
 class _Word(str):

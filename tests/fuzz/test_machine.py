@@ -31,7 +31,7 @@ _SEARCH = settings(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     made = Server()
     yield made

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -333,28 +332,6 @@ def test_names_and_end_of_a_local_run_of_swanlab_need_no_database(tmp_path):
         }
         assert not any(name.isdecimal() for name in run["metrics"])
         assert run["name"] != run["run_id"]
-
-
-@pytest.mark.parametrize("has_times", [True, False])
-def test_a_log_is_live_if_its_points_are_recent_or_it_was_seen_to_grow(has_times, tmp_path):
-    path = tmp_path / "metrics.csv"
-    now = time.time()
-
-    def row(step, time_s):
-        return f"{step},{step * 0.5},{time_s if has_times else ''}\n"
-
-    path.write_text("step,loss,time\n" + "".join(row(step, now - 5_000 + step) for step in range(20)))
-    source = only_run(path)
-    cursor = source.read(None).cursor
-    assert source.status(now).state == "unknown", "a copy, made just now"
-    with path.open("a") as file:
-        file.writelines(row(step, now - 40 + step) for step in range(20, 40))
-    source.read(cursor)
-    assert source.status(now).state == "live"
-    assert source.status(now + 3600).state == "unknown"
-    fresh = only_run(path)
-    fresh.read(None)
-    assert fresh.status(now).state == ("live" if has_times else "unknown")
 
 
 def test_a_repository_that_aim_up_never_opened_is_read_with_its_settings(tmp_path):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.load.writers import journals_for
+from tests.leftovers import remove_journals_of_runs_below
 
 
 @pytest.fixture(autouse=True)
 def _no_journals_left_behind(tmp_path):
     yield
-    for path in journals_for(tmp_path):
-        path.unlink(missing_ok=True)
+    remove_journals_of_runs_below(tmp_path)

@@ -16,8 +16,8 @@ from typing import Any
 import orjson
 import psutil
 
+from tests.leftovers import journals_of_runs_below
 from tests.load.long_run import held_by
-from tests.load.writers import journals_for
 from tests.project.markdown import ROOT
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.clock import ManualClock
@@ -195,7 +195,6 @@ def live(
     """Simulate `parts` of a day, `steps` each; return the resources after each and the files at the end."""
     log_dir = folder / "logs"
     process = psutil.Process()
-    began, cpu = time.perf_counter(), time.process_time()
     tracemalloc.start(1)
     day, follower = Day(log_dir), Follower(log_dir)
     points = []
@@ -227,7 +226,6 @@ def live(
             if record["event"] == "control_change":
                 statuses[record["status"]] += 1
     return {
-        "parts": parts,
         "lived_s": day.clock.monotonic() - day.began,
         "steps": day.step,
         "sessions": day.sessions,
@@ -236,14 +234,12 @@ def live(
         "counts": dict(counts),
         "out_of_order": out_of_order,
         "points": points,
-        "seconds": time.perf_counter() - began,
-        "cpu_s": time.process_time() - cpu,
         "bytes": {path.name: path.stat().st_size for path in run.iterdir()},
         "rows": sum(1 for _ in open(run / METRICS_CSV, "rb")) - 1,
         "sessions_in_manifest": len(read_manifest(run).sessions),
         "telemetry_errors": day.log.guard.total,
         "runs": sum(1 for _ in log_dir.iterdir()),
-        "left_over": len(journals_for(log_dir)),
+        "left_over": len(journals_of_runs_below(log_dir)),
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -12,9 +14,10 @@ pytest.importorskip("websockets")
 
 import psutil
 
+from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import dashboard
 from tests.lengths import in_make_faults, longer
-from tests.load.tabs import come_and_go, settled, soak
+from tests.load.long_run import held_by
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
@@ -24,6 +27,46 @@ _KEPT_AT_MOST = 128
 
 ROUNDS = longer(2, 8)
 TABS = longer(2, 24)
+
+
+def come_and_go(port: int, tabs: int, pages: list[tuple[str, str]], *, at_once: int = 4) -> int:
+    """Open `tabs` tabs, a few at a time, draw all `pages` in each, and close them; count the messages."""
+    messages = 0
+    for first in range(0, tabs, at_once):
+        with ExitStack() as stack:
+            opened = [stack.enter_context(Visitor(port).tab()) for _ in range(min(at_once, tabs - first))]
+            messages += sum(len(tab.open(page, query).messages) for page, query in pages for tab in opened)
+    return messages
+
+
+def settled(process: psutil.Process, *, threads: float = 0.0, files: float = 0.0) -> dict[str, float]:
+    """Return the server's resources once threads and descriptors are down to these, or after a timeout."""
+    deadline = time.monotonic() + 10.0
+    while True:
+        held = held_by(process)
+        if time.monotonic() > deadline or (held["threads"] <= threads and held["files"] <= files):
+            return held
+        time.sleep(0.25)
+
+
+def soak(
+    port: int, pid: int, run: str, *, rounds: int, tabs: int, log: Callable[[int], object]
+) -> list[dict[str, float]]:
+    """Open and close tabs in `rounds`; return the server's resources after each, the first being the warm-up.
+
+    Before each round, `log` writes this many further steps.
+    """
+    process = psutil.Process(pid)
+    pages = [("", ""), ("overview", f"run={run}"), ("metrics", f"run={run}"), ("alerts", f"run={run}")]
+    come_and_go(port, tabs, pages)
+    time.sleep(2.0)
+    points = [held_by(process)]
+    for _ in range(rounds):
+        log(100)
+        messages = come_and_go(port, tabs, pages)
+        held = settled(process, threads=points[0]["threads"], files=points[0]["files"])
+        points.append({"messages": float(messages), **held})
+    return points
 
 
 @in_make_faults
@@ -40,8 +83,7 @@ def test_tabs_that_open_and_close_leave_no_threads_files_or_memory_behind(tmp_pa
 
     with dashboard(tmp_path, "--log-dir", str(tmp_path / "logs")) as server:
         server.wait_until_ready()
-        url = f"http://localhost:{server.port}"
-        points = soak(url, server.process.pid, run.name, rounds=ROUNDS, tabs=TABS, log=log)
+        points = soak(server.port, server.process.pid, run.name, rounds=ROUNDS, tabs=TABS, log=log)
         first = points[0]
         kept = min(TABS * ROUNDS, _KEPT_AT_MOST)
         most_files = first["files"] + _FILES_OF_A_CLOSED_TAB * kept + 2
@@ -57,13 +99,13 @@ def test_tabs_that_open_and_close_leave_no_threads_files_or_memory_behind(tmp_pa
         assert last["files"] <= most_files
         assert last["rss_mb"] - first["rss_mb"] < 30 + 2.0 * kept
         if longer(0, 1):
-            _wait_until_they_are_forgotten(url, server.process.pid, first)
+            _wait_until_they_are_forgotten(server.port, server.process.pid, first)
 
 
-def _wait_until_they_are_forgotten(url, pid, first):
+def _wait_until_they_are_forgotten(port, pid, first):
     time.sleep(130)
     # Expired tabs are let go when the next one comes.
-    come_and_go(url, 2, [("", "")])
+    come_and_go(port, 2, [("", "")])
     held = settled(psutil.Process(pid), threads=first["threads"], files=first["files"])
     assert held["files"] <= first["files"]
     assert held["threads"] <= first["threads"]

@@ -9,14 +9,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from tests.leftovers import journals_of_runs_below
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.table.columns import Columns
@@ -37,10 +37,6 @@ class Wrote:
     folder: str
     start_s: float
     """Seconds to create a logger while all others do the same."""
-    slowest_call_s: float
-    log_s: float
-    close_s: float
-    cpu_s: float
     steps: int
     spans: int
 
@@ -168,24 +164,13 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
     known = {MANIFEST, METRICS_JSONL, METRICS_CSV, OUTPUT_LOG, OUTPUT_TIMES}
     left_over = sum(
         1 for folder in log_dir.iterdir() for path in folder.iterdir() if path.name not in known
-    ) + len(journals_for(log_dir))
+    ) + len(journals_of_runs_below(log_dir))
     return Found(runs=sum(1 for _ in log_dir.iterdir()), left_over=left_over, **totals)
 
 
 def _patience_s(steps: int) -> float:
     """Return how long all may take on a small machine before they count as hung."""
     return 150.0 + 0.06 * steps
-
-
-def journals_for(log_dir: Path) -> list[Path]:
-    """Return the journals in shared memory that belong to runs under `log_dir`."""
-    below = log_dir.resolve()
-    return [
-        path
-        for folder in shared_memory_folders()
-        for path in journals_in(folder)
-        if (record_file := record_file_of(path)) is not None and below in record_file.parents
-    ]
 
 
 def _work(
@@ -206,32 +191,17 @@ def _work(
     # Sixty-four processes on two cores end slowly, so the timeout is generous.
     log = TelemetryLogger(name, log_dir=log_dir, log_every=1, close_timeout=_patience_s(steps))
     started = time.perf_counter()
-    slowest, spans = 0.0, 0
+    spans = 0
     for step in range(steps):
         if step % _SPAN_EVERY == 0:
             with log.span("validation", worker=number):
                 spans += 1
-        before = time.perf_counter()
         # A constant loss would be reported as a plateau.
         log.log_step(step, train_loss=2.0 / (1.0 + step), worker=number, lr=1e-4)
-        slowest = max(slowest, time.perf_counter() - before)
-    logged = time.perf_counter()
     folder = log.run_folder
     log.close()
     answers.put(
-        asdict(
-            Wrote(
-                worker=number,
-                folder=str(folder),
-                start_s=started - began,
-                slowest_call_s=slowest,
-                log_s=logged - started,
-                close_s=time.perf_counter() - logged,
-                cpu_s=time.process_time(),
-                steps=steps,
-                spans=spans,
-            )
-        )
+        {"worker": number, "folder": str(folder), "start_s": started - began, "steps": steps, "spans": spans}
     )
 
 

@@ -86,51 +86,32 @@ def test_what_was_written_live_is_what_history_says(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(400), broken=spike_at(150, 160))
     log.flush(PATIENCE_S)
-    train(log, range(400, 500), broken=lambda step, loss: math.nan if step >= 450 else loss)
+    train(log, range(400, 500), broken=lambda step, loss: math.nan if step >= 499 else loss)
     log.close()
     records = read_records(log.run_folder / "metrics.jsonl")
 
+    assert records[-1]["event"] == "end", "the last records are examined before it"
     assert last_words(records) == words_of_history(records)
     assert {finding.kind for finding in last_words(records).values()} == {"spike", "nan"}
 
 
-def test_the_last_records_are_examined_before_the_end_record(tmp_path):
-    log = make_logger(tmp_path, log_every=1)
-    train(log, range(100), broken=lambda step, loss: math.nan if step >= 99 else loss)
-    log.close()
-    records = read_records(log.run_folder / "metrics.jsonl")
-
-    assert [record["event"] for record in records][-1] == "end"
-    assert "finding" in [record["event"] for record in records]
-
-
 @pytest.mark.usefixtures("examined_when_flushed")
-def test_an_open_finding_is_updated_at_the_end(tmp_path):
+@pytest.mark.parametrize("more", [40, 0])
+def test_an_open_finding_is_written_again_at_the_end_if_it_has_changed(tmp_path, more):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
     log.flush(PATIENCE_S)
-    train(log, range(100, 140), broken=lambda step, loss: math.nan)
+    before = records_of(log, "finding")
+    train(log, range(100, 100 + more), broken=lambda step, loss: math.nan)
     log.close()
-    found = [
-        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
-    ]
+    found = records_of(log, "finding")
 
-    assert [record["id"] for record in found] == [found[0]["id"]] * 2
-    assert [record["count"] for record in found] == [40, 80]
+    assert len(found) == len(before) + bool(more)
+    assert {record["id"] for record in found} == {found[0]["id"]}
+    assert (before[-1]["count"], found[-1]["count"]) == (40, 40 + more)
 
 
 @pytest.mark.usefixtures("examined_when_flushed")
-def test_an_open_finding_that_has_not_changed_is_not_written_again_at_the_end(tmp_path):
-    log = make_logger(tmp_path, log_every=1)
-    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
-    log.flush(PATIENCE_S)
-    found = len(records_of(log, "finding"))
-    log.close()
-
-    assert found
-    assert len(records_of(log, "finding")) == found
-
-
 def test_a_resumed_run_keeps_its_findings_and_reports_nothing_twice(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(200), broken=spike_at(150, 160))
@@ -153,9 +134,7 @@ def test_a_killed_session_s_finding_is_reported_by_the_next_one(tmp_path):
     log = make_logger(tmp_path, log_every=1, resume=True)
     train(log, range(200, 300), seed=1)
     log.close()
-    found = [
-        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
-    ]
+    found = records_of(log, "finding")
 
     assert [(record["kind"], record["session"], record["began_in_session"]) for record in found] == [
         ("spike", 2, 1)
@@ -175,9 +154,7 @@ def test_the_best_validation_loss_of_an_earlier_session_is_remembered(tmp_path):
     log = make_logger(tmp_path, log_every=1, resume=True)
     with_validation(log, range(501, 1001), lambda step: 1.0 + (step - 500) / 500)
     log.close()
-    found = [
-        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
-    ]
+    found = records_of(log, "finding")
 
     assert {record["kind"] for record in found} == {"overfit"}
     assert found[0]["start_step"] == 500
@@ -188,9 +165,7 @@ def test_silence_and_severity_are_chosen_by_kind(tmp_path, capfd):
     train(log, range(200), broken=spike_at(150, 160))
     train(log, range(200, 220), broken=lambda step, loss: math.nan)
     log.close()
-    found = [
-        record for record in read_records(log.run_folder / "metrics.jsonl") if record["event"] == "finding"
-    ]
+    found = records_of(log, "finding")
 
     assert {(record["kind"], record["severity"]) for record in found} == {("spike", "info")}
     assert "[telemetry] warning" not in capfd.readouterr().err

@@ -6,31 +6,9 @@ import json
 
 import pytest
 
-from tests.privacy.planted import ENVIRON, PLANTED, found_in
+from tests.privacy.planted import ENVIRON
 from toolkit.telemetry.privacy.redaction import Redactor
-from toolkit.telemetry.privacy.shareable import MODEL_SETTINGS, TEXT_SETTINGS, Shareable
-
-FIELDS = (
-    *sorted(TEXT_SETTINGS | MODEL_SETTINGS),
-    "id",
-    "metric",
-    "span",
-    "name",
-    "note",
-    "packages",
-    "non_finite",
-)
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_no_planted_value_passes_under_any_name(field):
-    passed = []
-    for _, value in PLANTED:
-        record = {"event": value, field: value, value: 1, "deep": {field: [value], value: {field: value}}}
-        if found_in(json.dumps(Shareable().record(record)).encode(), value):
-            passed.append(value)
-
-    assert passed == []
+from toolkit.telemetry.privacy.shareable import Shareable
 
 
 @pytest.mark.parametrize(

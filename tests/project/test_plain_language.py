@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from tests.project.markdown import ROOT
 
-COVERED = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "Makefile",
-    "dashboard_requirements.txt",
-    "MANIFEST.in",
-    "ai_toolkit_telemetry.py",
-    "setup.py",
-    "benchmarks",
-    "evaluations",
-    "config",
-    "docs",
-    "requirements",
-    "dashboard",
-    "run.py",
-    "run_dashboard.py",
-    "tests",
-    "toolkit",
-)
+COVERED = """
+    README.md CONTRIBUTING.md Makefile MANIFEST.in ai_toolkit_telemetry.py dashboard_requirements.txt run.py
+    run_dashboard.py setup.py benchmarks config dashboard docs evaluations requirements tests toolkit
+""".split()
 """Files, and folders with everything below them."""
 
 SUFFIXES = {".js", ".md", ".py", ".toml", ".txt", ".yaml"}
@@ -86,50 +72,51 @@ THIS_FILE = "tests/project/test_plain_language.py"
 """It lists the words."""
 
 
+@functools.cache
 def files():
+    """Return the text of every file that is covered, by its name."""
+    found = {}
     for name in COVERED:
         path = ROOT / name
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             name = file.relative_to(ROOT).as_posix()
             if file.is_file() and file.suffix in SUFFIXES and name != THIS_FILE:
-                yield name, file.read_text(encoding="utf-8")
+                found[name] = file.read_text(encoding="utf-8")
+    return found
 
 
-def uses(text):
-    return [
-        (number, match.group(), line.strip())
-        for number, line in enumerate(EXEMPT.sub("", text).split("\n"), start=1)
-        for match in FOUND.finditer(line)
-    ]
+def uses(pattern, text, *words):
+    """Yield the line number, the words and the line of each use of one of the words."""
+    lowered = text.lower()
+    # Few files have one at all, and that is found many times faster.
+    if not any(word in lowered for word in words):
+        return
+    text = EXEMPT.sub("", text)
+    for match in pattern.finditer(text):
+        line = text[text.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0]
+        yield text.count("\n", 0, match.start()) + 1, match.group(), line.strip()
 
 
 def test_no_private_word_is_used():
     unwanted = [
         f"{name}:{number}: {word!r} (better: {WORDS[word.replace('_', ' ')]}): {line}"
-        for name, text in files()
-        for number, word, line in uses(text)
+        for name, text in files().items()
+        for number, word, line in uses(FOUND, text, *WORDS, *(word.replace(" ", "_") for word in WORDS))
     ]
 
     assert not unwanted, "\n".join(unwanted)
 
 
-def private_uses(text):
-    """Return the uses, but for the moments of an optimizer, which all call so."""
-    return [
-        (number, word, line.strip())
-        for number, line in enumerate(text.split("\n"), start=1)
-        for word, pattern in FOUND_PRIVATE.items()
-        if pattern.search(line) and not (word == "moment" and "optimizer" in line)
-    ]
-
-
 def test_words_that_only_we_use_this_way_give_way_to_those_that_are_searched_for():
     unwanted = [
         f"{name}:{number}: {word} (better: {PRIVATE[word][1]}): {line}"
-        for name, text in files()
+        for name, text in files().items()
         if not name.startswith(OF_OTHER_WORK)
-        for number, word, line in private_uses(text)
+        for word, pattern in FOUND_PRIVATE.items()
         if (name, word) not in OPTIMIZERS
+        for number, _, line in uses(pattern, text, word)
+        # The moments of an optimizer are called so by all.
+        if not (word == "moment" and "optimizer" in line)
     ]
 
     assert not unwanted, "\n".join(unwanted)
@@ -137,9 +124,10 @@ def test_words_that_only_we_use_this_way_give_way_to_those_that_are_searched_for
 
 def test_no_test_is_named_with_a_private_word():
     unwanted = [
-        f"{path.relative_to(ROOT)}::{name}"
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for name in TEST_NAME.findall(path.read_text(encoding="utf-8"))
+        f"{path}::{name}"
+        for path, text in files().items()
+        if path.startswith("tests/")
+        for name in TEST_NAME.findall(text)
         # In a name, `is_none` may be the None of Python.
         if FOUND.search(name.replace("_none", "_None"))
     ]

@@ -1,4 +1,4 @@
-"""What a record may hold, for tests that try all of it."""
+"""What a record may hold, for tests that try all of it, and lines of usual ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.lengths import is_long, longer
+from toolkit.telemetry.runfolder.codec import encode
 
 # A slow machine is no failure, and neither is bad luck: a long run draws other examples each time.
 without_haste = settings(deadline=None, derandomize=not is_long())
@@ -37,3 +38,9 @@ def nested(depth, leaf=1, kind=list):
     for _ in range(depth):
         value = [value] if kind is list else {"in": value}
     return value
+
+
+def line(seq, **fields):
+    """Return the line of a step record."""
+    record = {"event": "step", "time": 1.7e9 + seq, "seq": seq, "session": 1, "global_step": seq}
+    return encode({**record, **fields})

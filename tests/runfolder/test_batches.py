@@ -46,15 +46,6 @@ def test_batches_survive_the_trip_through_the_file(tmp_path_factory, rows, sessi
         assert (found.losses(at) is None) == (row.losses is None)
 
 
-def test_a_batch_without_ids_has_the_fingerprint_that_was_written(tmp_path):
-    _write(tmp_path, encode_rows(1, [(3, BatchRow(8, fingerprint=12345)), (4, BatchRow(2, [1, 2]))]))
-
-    found = read_batches(tmp_path)
-
-    assert (found.ids(0), found.fingerprint[0], list(found.samples)) == (None, 12345, [8, 2])
-    assert found.of_step(4) == [1]
-
-
 def test_a_torn_line_costs_only_its_own_batch(tmp_path):
     first, second = (encode_rows(session, [(5, BatchRow(2, [session, 9]))]) for session in (1, 2))
     _write(tmp_path, first, first[:-3], b"\n", second, second[:4])

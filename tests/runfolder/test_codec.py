@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import nested, records, tries
+from tests.runfolder.plain_data import nested
 from toolkit.telemetry.runfolder.codec import (
     RecordError,
     decode,
@@ -37,17 +37,6 @@ def strictly_parsed(line):
 
 
 # ---------------------------------------------------------------- a record to a line
-
-
-@tries
-@given(record=records)
-@example(record={})
-@example(record={"": {"": [[]]}})
-def test_any_plain_record_is_one_strict_line_that_the_reader_takes(record):
-    line = encode(record)
-
-    strictly_parsed(line)
-    decode(line)
 
 
 @pytest.mark.parametrize(
@@ -115,29 +104,21 @@ def test_half_a_character_is_written_out():
     assert found == {"\\ud800": "a\\udfffb", "in": ["\\ud83d"]}
 
 
-def test_line_separators_of_other_alphabets_stay_in_the_line():
-    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\r\nh"
-    line = encode({"text": text})
+def test_an_over_long_text_or_list_is_cut_and_named_and_the_rest_kept():
+    record = {
+        "event": "step",
+        "seq": 3,
+        "prompt": "x" * 10**6,
+        "values": list(range(100_000)),
+        "train_loss": 0.5,
+    }
+    found = strictly_parsed(encode(record))
 
-    assert line.count(b"\n") == 1
-    assert decode(line)["text"] == text
-
-
-def test_an_over_long_text_is_cut_and_named_and_the_rest_kept():
-    found = strictly_parsed(encode({"event": "step", "seq": 3, "prompt": "x" * 10**6, "train_loss": 0.5}))
-
-    assert found["cut"] == ["prompt"]
+    assert sorted(found["cut"]) == ["prompt", "values"]
     assert found["prompt"].endswith("… [1000000 characters]")
-    assert len(found["prompt"]) > 10_000
-    assert (found["event"], found["seq"], found["train_loss"]) == ("step", 3, 0.5)
-
-
-def test_an_over_long_list_is_cut_and_named():
-    found = strictly_parsed(encode({"event": "e", "values": list(range(100_000))}))
-
-    assert found["cut"] == ["values"]
     assert found["values"][:3] == [0, 1, 2]
     assert found["values"][-1].endswith("more")
+    assert (found["event"], found["seq"], found["train_loss"]) == ("step", 3, 0.5)
 
 
 def test_a_record_of_too_many_fields_names_what_it_left_out():
@@ -273,7 +254,7 @@ def test_a_line_at_the_limits_is_taken():
     assert len(decode(line)) == 4096
 
 
-_ODD_LINES = [
+_LINES = [
     b'{"a":1}',
     b'{"a":"}',
     b'{"}',
@@ -286,16 +267,10 @@ _ODD_LINES = [
 ]
 
 
-@given(st.lists(st.sampled_from(_ODD_LINES), min_size=1, max_size=6))
+@given(st.lists(st.sampled_from(_LINES), min_size=1, max_size=6))
 def test_lines_that_are_decoded_at_once_give_what_each_gives(lines):
     found = decode_many(lines)
 
     if found is not None:
         assert found == [decode(line) for line in lines]
-
-
-def test_usual_lines_are_decoded_at_once():
-    lines = [b'{"event":"step","seq":%d,"x":1.5,"ok":true}' % seq for seq in range(5)]
-
-    assert decode_many(lines) == [decode(line) for line in lines]
-    assert decode_many([*lines, b"{" + b",".join(b'"%d":1' % n for n in range(5000)) + b"}"]) is None
+    assert decode_many([b'{"x":1.5,"ok":true}'] * 5) == [{"x": 1.5, "ok": True}] * 5

@@ -6,21 +6,15 @@ import io
 import math
 import os
 import random
-import subprocess
-import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fork_server import start_python
-from tests.lengths import in_make_faults, longer
+from tests.lengths import longer
 from tests.records import without_padding
 from tests.runfolder.plain_data import tries
-from tests.waiting import wait_until
-from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.codec import decode, encode, with_non_finite
 from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runfolder.table import csv_table
@@ -158,25 +152,6 @@ def check_cells(run):
                 )
 
 
-def test_twenty_thousand_random_records_have_their_values_in_the_table(tmp_path):
-    rng = random.Random(11)
-    odd = [0.1 + 0.2, 1e-300, -1.7976931348623157e308, 5e-324, math.nan, math.inf, -math.inf, 2**53 + 1, 0]
-    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, diagnostics=False, close_timeout=120) as log:
-        for step in range(20_000):
-            metrics = {f"m{at}": rng.choice([rng.gauss(0, 10.0 ** rng.randint(-20, 20)), rng.choice(odd)])
-                       for at in range(rng.randint(0, 5))}  # fmt: skip
-            log.log_step(step, train_loss=rng.random(), **metrics)
-    records = [with_non_finite(record) for record in read_from(log.run_folder / "metrics.jsonl").records]
-    steps = [record for record in records if record["event"] == "step"]
-    frame = pd.read_csv(log.run_folder / "metrics.csv", float_precision="round_trip", low_memory=False)
-    frame = frame[frame["event"] == "step"].reset_index(drop=True)
-
-    assert len(steps) == len(frame) == 20_000
-    for name in ("seq", "time", "elapsed", "global_step", "train_loss", *(f"m{at}" for at in range(5))):
-        logged = pd.Series([record.get(name) for record in steps], dtype=float)
-        assert frame[name].astype(float).equals(logged), name
-
-
 @pytest.mark.parametrize("form", [ALL, SHORT])
 def test_a_table_cut_at_any_byte_is_completed_from_the_records(tmp_path, form):
     run = Run(tmp_path, form)
@@ -238,70 +213,6 @@ def test_a_reader_that_sees_whole_pages_only_never_sees_a_part_of_a_cell(tmp_pat
             assert [*map(bool, seen[:2])] == [True, True]
     assert without_padding(run.path) == run.rebuilt()
     check_cells(run)
-
-
-@pytest.mark.parametrize("form", [True, "all"])
-def test_a_run_with_two_thousand_columns_is_read_while_it_lives(tmp_path, form):
-    log = TelemetryLogger("r", log_dir=tmp_path, log_every=1, csv=form, system=False, diagnostics=False)
-    for step in range(30):
-        log.log_step(step, train_loss=0.5, **{f"m{at}": step / (at + 3) for at in range(1850)})
-        if step % 10 == 9:
-            assert log.flush(60)
-            pd.read_csv(log.run_folder / "metrics.csv", low_memory=False)
-    log.close()
-    frame = pd.read_csv(log.run_folder / "metrics.csv", float_precision="round_trip", low_memory=False)
-    steps = frame[frame["event"] == "step"]
-
-    assert len(frame.columns) > 1850
-    assert all(steps[f"m{at}"].tolist() == [step / (at + 3) for step in range(30)] for at in (0, 900, 1849))
-
-
-@in_make_faults
-@pytest.mark.slow
-def test_pandas_reads_a_table_that_another_process_writes_at_full_speed(tmp_path):
-    program = Path(__file__).parent / "programs" / "write_a_table.py"
-    path = tmp_path / "metrics.csv"
-    writer = start_python([program, tmp_path], stderr=subprocess.PIPE)
-    reads = wholes = newest = 0
-    try:
-        wait_until(path.exists, writer)
-        until = time.monotonic() + 3.5
-        while time.monotonic() < until or reads <= 10:
-            assert writer.poll() is None, writer.stderr.read().decode()
-            # The newest rows are those that could be torn, so mostly only these are read, at a bad time.
-            is_whole = reads % 20 == 0
-            source = path if is_whole else end_of(path)
-            for _ in range(0 if is_whole else 50):
-                if not source.getvalue().endswith(b"\n"):
-                    break
-                source = end_of(path)
-            frame = pd.read_csv(source, float_precision="round_trip", low_memory=False)
-            reads += 1
-            wholes += is_whole
-            complete = frame.dropna(subset="train_loss")
-
-            assert len(frame) - len(complete) <= 1
-            assert set(frame["event"]) == {"step"}
-            assert (complete["train_loss"] == 1 / (complete["seq"] + 3)).all()
-            assert (frame["time"].diff().dropna() > 0).all()
-            assert complete["seq"].max() >= newest
-            newest = complete["seq"].max()
-    finally:
-        writer.kill()
-        writer.wait()
-
-    print(f"{reads} reads ({wholes} of all) of up to {newest:.0f} rows")
-    assert reads > 10
-
-
-def end_of(path):
-    """Return the header and the last rows of a table, as far as they can be seen now."""
-    with path.open("rb") as file:
-        header = file.readline()
-        file.seek(max(len(header), os.fstat(file.fileno()).st_size - 20_000))
-        rows = file.read()
-        last = rows if file.tell() - len(rows) == len(header) else rows.partition(b"\n")[2]
-        return io.BytesIO(header + (last or b"step,1.5,,0,,,,0.3333333333333333\n"))
 
 
 # ---------------------------------------------------------------- a large table, and a disk that fails

@@ -12,7 +12,7 @@ from toolkit.telemetry.cli.main import main as telemetry
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest, with_end_record
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
-from toolkit.telemetry.runfolder.reader import last_end, last_step, tail_records
+from toolkit.telemetry.runfolder.reader import last_step
 from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
@@ -36,19 +36,18 @@ def append(run, line):
         file.write(line + b"\n")
 
 
-def test_the_end_is_taken_from_the_records(run):
-    manifest = with_end_record(read_manifest(run), run)
+def test_the_end_is_taken_from_the_records_also_where_others_follow_it(run):
+    for follows in (
+        b"",
+        b'{"event":"error","seq":900,"session":1,"time":1.0,"source":"telemetry"}',
+        b"half a li",
+    ):
+        append(run, follows)
+        manifest = with_end_record(read_manifest(run), run)
 
-    assert (manifest.latest.status, manifest.latest.reason) == ("stopped", "stopped")
-    assert manifest.latest.ended == pytest.approx(time.time(), abs=100)
-    assert work_out_status(manifest, time.time()).name == "stopped"
-
-
-def test_records_of_what_went_wrong_at_the_end_may_follow_it(run):
-    append(run, b'{"event":"error","seq":900,"session":1,"time":1.0,"source":"telemetry"}')
-    append(run, b"half a li")
-
-    assert with_end_record(read_manifest(run), run).latest.status == "stopped"
+        assert (manifest.latest.status, manifest.latest.reason) == ("stopped", "stopped")
+        assert manifest.latest.ended == pytest.approx(time.time(), abs=100)
+        assert work_out_status(manifest, time.time()).name == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -74,17 +73,6 @@ def test_a_run_with_a_final_status_is_not_read(run):
     assert with_end_record(read_manifest(run), run).latest.status == "running", (
         "nor is a missing file an error"
     )
-
-
-def test_only_the_end_of_a_file_is_read(tmp_path):
-    path = tmp_path / METRICS_JSONL
-    path.write_bytes(
-        b'{"event":"end","seq":1,"session":1,"status":"finished"}\n'
-        + b'{"event":"error","seq":2,"session":1,"text":"%s"}\n' % (b"x" * 5000) * 100
-    )
-
-    assert last_end(reversed(tail_records(path, 256 * 1024)), 1) is None
-    assert last_end(reversed(tail_records(path, 1_000_000)), 1)["status"] == "finished"
 
 
 def test_every_reader_and_repair_believe_it(run, capsys):

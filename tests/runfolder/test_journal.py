@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fork_server import run_python
-from tests.runfolder.plain_data import tries
-from toolkit.telemetry.runfolder.codec import encode
+from tests.runfolder.plain_data import line, tries
 from toolkit.telemetry.runfolder.journal import journal
 from toolkit.telemetry.runfolder.journal.head import COMMITTED, HEADER_BYTES, SEGMENTS, Owner, id_key
 from toolkit.telemetry.runfolder.journal.journal import (
@@ -23,7 +22,6 @@ from toolkit.telemetry.runfolder.journal.journal import (
     hold_abandoned,
     journals_in,
     pending_lines,
-    record_file_of,
 )
 from toolkit.telemetry.runfolder.portable import is_locked
 
@@ -35,10 +33,6 @@ SAID |= {"segment_bytes": 4096, "is_mapped": True}
 OWNER = Owner(run_id="r1", session=3, started=1_700_000_000.25, rank=2)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
-
-
-def line(seq, **fields):
-    return encode({"event": "step", "seq": seq, **fields})
 
 
 def create(folder):
@@ -67,18 +61,6 @@ def seqs(path):
 
 
 # ---------------------------------------------------------------- writing
-
-
-def test_a_journal_that_has_no_room_says_so_and_stays_as_it_was(made):
-    count = 0
-    while made.append(line(count, text="x" * 100)):
-        count += 1
-    fill = made.fill
-
-    assert made.append(b"x" * SEGMENT) == 0
-    assert made.append(b"x" * (SEGMENT + 1)) == 0
-    assert SEGMENT < made.fill == fill <= 2 * SEGMENT
-    assert seqs(made.path) == list(range(count))
 
 
 def test_a_line_that_fills_a_segment_to_the_last_byte_has_room(made):
@@ -161,7 +143,6 @@ def test_a_lock_on_an_abandoned_journal_is_not_dropped_by_a_listing(tmp_path):
     held = hold_abandoned(path)
     for _ in range(3):
         assert list(journals_in(tmp_path)) == [path]
-        assert record_file_of(path)
         assert pending_lines(path)
 
     assert is_locked_for_others(path)
@@ -189,27 +170,6 @@ def test_of_many_threads_one_gets_an_abandoned_journal(tmp_path):
 
     (held,) = [one for one in got if one is not None]
     held.close(remove=True)
-
-
-def test_a_forked_child_keeps_no_journal_locked(tmp_path, kind):
-    made, held = create(tmp_path), hold_abandoned(abandoned(tmp_path, line(0)))
-    ready, go_on = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(ready[1], b"x")
-        os.read(go_on[0], 1)
-        os._exit(0)
-    os.read(ready[0], 1)
-    paths = [made.path, held.path]
-    made.close(remove=False)
-    held.close(remove=False)
-    still_locked = [is_locked_for_others(path) for path in paths]
-    os.write(go_on[1], b"x")
-    os.waitpid(child, 0)
-    for descriptor in (*ready, *go_on):
-        os.close(descriptor)
-
-    assert still_locked == [False, False]
 
 
 # ---------------------------------------------------------------- moving to another file
@@ -245,88 +205,7 @@ def test_a_journal_whose_file_is_removed_continues_in_another(tmp_path, made, ha
     assert pending_lines(made.path) == []
 
 
-def test_a_journal_that_lies_in_memory_alone_moves_into_a_file_once_there_is_one(tmp_path, kind):
-    made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
-    made.append(line(0))
-    assert made.path is None
-    assert not made.move_to(create(tmp_path / "absent"), threading.RLock())
-
-    assert made.move_to(create(tmp_path), threading.RLock())
-
-    made.append(line(1))
-    assert seqs(made.path) == [0, 1]
-    made.close(remove=True)
-
-
-def test_a_journal_does_not_move_while_the_disk_holds_the_writer(tmp_path, made, monkeypatch):
-    made.append(line(0))
-    made.flip()
-    with monkeypatch.context() as patched:
-        # As where a write into the old file does not return.
-        patched.setattr(made, "_moving", _NeverFree())
-        assert not made.move_to(create(tmp_path), threading.RLock())
-
-    assert seqs(made.path) == [0]
-
-
-def test_what_is_left_in_memory_at_the_end_is_kept_where_there_is_shared_memory(made, kind):
-    lines = []
-    while made.append(new := line(len(lines), text="x" * 100)):
-        lines.append(new)
-    more = [line(seq, text="y" * 900) for seq in range(len(lines), len(lines) + 50)]
-    made.keep(b"".join(more))
-    made.close(remove=False)
-    held = hold_abandoned(made.path)
-
-    assert [text for _, text in held.lines] == (lines + more if kind == "mapped" else lines)
-    held.close(remove=True)
-
-
-def test_a_time_limit_of_the_script_that_ends_while_a_line_is_written_arrives(tmp_path, monkeypatch):
-    def end_of_time(*_):
-        raise TimeoutError("the script's own limit")
-
-    made = create(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(journal, "pwrite", end_of_time)
-        with pytest.raises(TimeoutError):
-            made.append(line(0))
-    made.append(line(0))
-
-    assert made.trouble is None
-    assert seqs(made.path) == [0]
-    made.close(remove=True)
-
-
-class _NeverFree:
-    def acquire(self, timeout):
-        return False
-
-
 # ---------------------------------------------------------------- written instead of mapped
-
-
-def test_a_disk_that_refuses_a_line_loses_neither_it_nor_the_next_ones(tmp_path, monkeypatch):
-    made = create(tmp_path)
-    made.append(line(0))
-
-    def sick(*_):
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(journal, "pwrite", sick)
-        assert made.append(line(1))
-    assert "Input/output" in made.trouble
-    made.append(line(2))
-
-    assert seqs(made.path) == [0]
-    old = made.path
-    assert made.move_to(create(tmp_path), threading.RLock())
-    assert made.trouble is None
-    assert seqs(made.path) == [0, 1, 2]
-    assert not old.exists()
-    assert made.flip() == line(0) + line(1) + line(2)
-    made.close(remove=True)
 
 
 def test_no_line_is_followed_by_the_rest_of_an_earlier_one(tmp_path):
@@ -348,30 +227,7 @@ def test_no_line_is_followed_by_the_rest_of_an_earlier_one(tmp_path):
     made.close(remove=True)
 
 
-def test_what_is_written_without_a_look_has_a_number_that_no_other_file_gets(tmp_path):
-    made = create(tmp_path)
-    number = made._descriptor
-    os.close(number)
-    theirs = [os.open(tmp_path / f"theirs{at}", os.O_RDWR | os.O_CREAT, 0o600) for at in range(20)]
-    made.append(line(0))
-
-    assert number not in theirs
-    assert [os.fstat(one).st_size for one in theirs] == [0] * 20
-    assert made.trouble is not None
-    assert made.flip() == line(0)
-    for one in theirs:
-        os.close(one)
-    made.close(remove=True)
-
-
 # ---------------------------------------------------------------- what a journal says of itself
-
-
-def test_a_journal_says_which_session_of_which_run_it_is_of(made):
-    head = head_of(made.path)
-
-    assert (head.id_key, head.session, head.started, head.rank) == ("r1", 3, 1_700_000_000.25, 2)
-    assert (head.pid, head.is_closed) == (os.getpid(), False)
 
 
 @pytest.mark.parametrize("run_id", ["x" * 5000, "half \ud800 a character", "\N{SNOWMAN}" * 400, ""], ids=len)
@@ -415,16 +271,6 @@ def test_a_head_that_says_nothing_of_use_is_no_journals(tmp_path, said):
 
     assert head_of(path) is None
     assert hold_abandoned(path) is None
-
-
-def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_lives(tmp_path, kind):
-    made = create(tmp_path)
-    made.append(line(0))
-    made.close(remove=False)
-    held = hold_abandoned(made.path)
-
-    assert [seq for seq, _ in held.lines] == [0]
-    held.close(remove=True)
 
 
 # ---------------------------------------------------------------- recovery, again

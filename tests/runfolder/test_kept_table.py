@@ -6,14 +6,8 @@ import os
 
 import pytest
 
-from toolkit.telemetry.runfolder.codec import encode
+from tests.runfolder.plain_data import line
 from toolkit.telemetry.runfolder.journal.repair import repair_run
-
-
-def line(seq, **fields):
-    return encode(
-        {"event": "step", "time": 1.7e9 + seq, "seq": seq, "session": 1, "global_step": seq, **fields}
-    )
 
 
 @pytest.fixture
@@ -49,8 +43,7 @@ def test_a_table_that_lacks_rows_or_was_cut_is_replaced(repaired):
 )
 def test_a_table_with_more_in_it_is_kept(repaired, change):
     built = (repaired / "metrics.csv").read_text()
-    head, newline, rows = built.partition("\n")
-    fuller = change(head + newline + rows)
+    fuller = change(built)
     (repaired / "metrics.csv").write_text(fuller)
     kept = repair_run(repaired).kept_table
 

@@ -36,18 +36,10 @@ def test_settings_get_their_usual_names_wherever_they_are():
     }
 
 
-def test_flat_settings_get_their_usual_names_too():
-    assert settings_from(
-        {}, {"lr": 1e-4, "rank": 8, "bs": "16", "seed": 3, "name": "my run", "layers": [1, 2]}
-    ) == {
-        "learning_rate": 1e-4,
-        "lora_rank": 8,
-        "batch_size": 16,
-        "seed": 3,
-    }
+def test_flat_settings_get_their_usual_names_too_and_another_block_may_have_a_rate_of_its_own():
+    flat = {"lr": 1e-4, "rank": 8, "bs": "16", "seed": 3, "name": "my run", "layers": [1, 2]}
 
-
-def test_another_block_may_have_a_learning_rate_of_its_own():
+    assert settings_from({}, flat) == {"learning_rate": 1e-4, "lora_rank": 8, "batch_size": 16, "seed": 3}
     assert settings_from({"learning_rate": 1e-3}, {"train": {"lr": 1e-3}, "vae": {"lr": 1e-5}}) == {
         "learning_rate": 1e-3,
         "vae.lr": 1e-5,
@@ -91,18 +83,18 @@ def test_a_metric_that_was_never_finite_has_no_best():
     assert found.evaluations["val_loss"].last == -math.inf
 
 
-def test_what_varied_between_two_records_is_no_metric_of_its_own():
+@pytest.mark.parametrize(
+    ("metrics", "evaluated"),
+    [
+        ({"reward": 1.0, "reward_min": 0.0, "reward_max": 2.0, "reward_mean": 1.0}, ["reward"]),
+        ({"reward_mean": 1.0}, ["reward_mean"]),
+    ],
+)
+def test_what_varied_between_two_records_is_no_metric_of_its_own(metrics, evaluated):
     found = KeyValues()
-    found.take([step(1, reward=1.0, reward_min=0.0, reward_max=2.0, reward_mean=1.0)])
+    found.take([step(1, **metrics)])
 
-    assert [*found.evaluations] == ["reward"]
-
-
-def test_a_run_that_names_its_reward_a_mean_is_evaluated_by_it():
-    found = KeyValues()
-    found.take([step(1, reward_mean=1.0)])
-
-    assert [*found.evaluations] == ["reward_mean"]
+    assert [*found.evaluations] == evaluated
 
 
 def test_every_metric_of_an_evaluation_counts_except_its_time():

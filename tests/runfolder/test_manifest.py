@@ -96,7 +96,7 @@ def test_one_odd_value_does_not_invalidate_the_manifest(tmp_path, odd):
         ({**LEAST, "heartbeat": {}}, "time is None"),
         ({**LEAST, "heartbeat": {"time": 1, "seq": 1.5}}, "seq is 1.5"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_a_broken_manifest_is_refused_with_the_reason(tmp_path, content, reason):
     write(tmp_path, content)

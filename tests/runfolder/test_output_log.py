@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.runfolder.evidence.output_log import NOTE, STDERR, STDOUT, UNKNOWN, OutputLog, packed
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, STDERR, STDOUT, OutputLog, packed
 
 BEGAN = 1_700_000_000.0
 
@@ -55,15 +55,6 @@ def test_text_and_streams_are_found_newest_first_across_blocks(write):
         assert list(log.find("nowhere")) == []
 
 
-def test_lines_of_unknown_time_count_as_those_before_them(write, tmp_path):
-    write(["a", "b", "c", "d"]).close()
-    times = [BEGAN, UNKNOWN, UNKNOWN, BEGAN + 3]
-    (tmp_path / "output.times").write_bytes(b"".join(packed(time, 2, 1, 0) for time in times))
-    with OutputLog(tmp_path) as log:
-        assert log.at_time(BEGAN + 2) == 3
-        assert [line.time for line in log.tail(4)] == [BEGAN, None, None, BEGAN + 3]
-
-
 @pytest.mark.parametrize("data", [b"", b"\x00\xff\x1b[31m\n\n\xe2\x82", b"one\ntwo", bytes(range(256)) * 20])
 @pytest.mark.parametrize("times", [None, b"", b"torn", bytes(range(250)), bytes(60)])
 def test_no_contents_of_the_files_are_too_odd(tmp_path, data, times):
@@ -77,17 +68,6 @@ def test_no_contents_of_the_files_are_too_odd(tmp_path, data, times):
         assert len(lines) == log.count == data.count(b"\n") + log.is_last_open
         assert "\x1b" not in "".join(line.text for line in lines)
         assert log.is_last_open == (data[-1:] not in (b"", b"\n"))
-
-
-def test_what_is_missing_is_said(tmp_path):
-    with OutputLog(tmp_path) as log:
-        assert "only runs of telemetry's own logger" in log.problem
-    (tmp_path / "metrics.jsonl").touch()
-    with OutputLog(tmp_path) as log:
-        assert "`output: false`" in log.problem
-        assert (log.count, log.tail(5), list(log.find("x"))) == (0, [], [])
-    with OutputLog(tmp_path, rank=3) as log:
-        assert "Rank 3 wrote nothing" in log.problem
 
 
 def test_a_folder_of_ranks_that_is_a_link_is_not_followed(tmp_path):

@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries
+from tests.runfolder.plain_data import line, tries
 from toolkit.telemetry.runfolder import reader
-from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_after, read_from
+from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_after, read_from, read_shared
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and FIFOs are POSIX's")
-
-
-def line(seq, **fields):
-    return encode({"event": "step", "seq": seq, **fields})
 
 
 def append(path, data):
@@ -47,15 +42,9 @@ def test_lines_that_are_no_record_are_counted_and_their_position_kept(tmp_path):
     ]
     assert "strict JSON" in chunk.bad_lines[0].reason
 
-
-def test_every_bad_line_is_counted_and_the_first_hundred_are_kept(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, b"nonsense\n" * 1000)
+    path.write_bytes(b"nonsense\n" * 1000)
     chunk = read_from(path)
-
-    assert chunk.bad_count == 1000
-    assert len(chunk.bad_lines) == 100
-    assert chunk.bad_lines[99].offset == 99 * len("nonsense\n")
+    assert (chunk.bad_count, len(chunk.bad_lines)) == (1000, 100), "the first hundred are kept"
 
 
 # Small limits, so that a few hundred bytes show what a few hundred megabytes would.
@@ -109,19 +98,10 @@ def test_however_a_file_grows_and_is_read_the_same_records_come_out(
 # ---------------------------------------------------------------- over-long lines
 
 
-def test_a_line_of_exactly_one_mebibyte_is_read(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    longest = b'{"seq":0,"t":"' + b"x" * (MAX_LINE_BYTES - 16) + b'"}'
-    append(path, longest + b"\n")
-
-    assert len(longest) == MAX_LINE_BYTES
-    assert seqs(read_from(path)) == [0]
-
-
-@pytest.mark.parametrize("length", [MAX_LINE_BYTES + 1, 5 * MAX_LINE_BYTES])
+@pytest.mark.parametrize("length", [MAX_LINE_BYTES, MAX_LINE_BYTES + 1, 5 * MAX_LINE_BYTES])
 def test_a_line_that_is_too_long_is_skipped_and_reported(tmp_path, length):
     path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + b"x" * length + b"\n" + line(1))
+    append(path, line(0) + b'{"seq":1,"t":"' + b"x" * (length - 16) + b'"}\n' + line(2))
     cursor, found, bad = Cursor(), [], []
     for _ in range(20):
         chunk = read_from(path, cursor, max_bytes=1)
@@ -129,59 +109,46 @@ def test_a_line_that_is_too_long_is_skipped_and_reported(tmp_path, length):
         bad += chunk.bad_lines
         cursor = chunk.cursor
 
-    assert found == [0, 1]
-    assert [(bad_line.offset, bad_line.length) for bad_line in bad] == [(len(line(0)), length)]
-    assert "longer than 1048576 bytes" in bad[0].reason
+    if length == MAX_LINE_BYTES:
+        assert (found, bad) == ([0, 1, 2], [])
+    else:
+        assert found == [0, 2]
+        assert [(bad_line.offset, bad_line.length) for bad_line in bad] == [(len(line(0)), length)]
+        assert "longer than 1048576 bytes" in bad[0].reason
 
 
 # ---------------------------------------------------------------- another file under the same name
 
 
-def test_a_truncated_file_is_read_again_from_its_start(tmp_path):
+@pytest.mark.parametrize(
+    ("before", "change", "found"),
+    [
+        pytest.param((0, 1, 2), lambda path: os.truncate(path, len(line(0))), [0], id="truncated"),
+        pytest.param(
+            (0,), lambda path: path.write_bytes(line(10) + line(11, text="x" * 99)), [10, 11], id="rewritten"
+        ),
+        pytest.param(
+            (0,), lambda path: os.replace(another(path, line(0) + line(1)), path), [0, 1], id="replaced"
+        ),
+    ],
+)
+def test_another_file_under_the_same_name_is_read_from_its_start(tmp_path, before, change, found):
     path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + line(1) + line(2))
+    append(path, b"".join(map(line, before)))
     cursor = read_from(path).cursor
-    os.truncate(path, len(line(0)))
+    change(path)
     chunk = read_from(path, cursor)
 
     assert chunk.replaced
-    assert seqs(chunk) == [0]
+    assert seqs(chunk) == found
     assert not read_from(path, chunk.cursor).replaced
+    assert read_from(path, 5).replaced, "no line begins there"
 
 
-def test_the_same_file_rewritten_longer_is_noticed(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0, text="old"))
-    cursor = read_from(path).cursor
-    inode = path.stat().st_ino
-    path.write_bytes(line(10, text="new") + line(11, text="x" * 1000))
-    chunk = read_from(path, cursor)
-
-    assert path.stat().st_ino == inode
-    assert chunk.replaced
-    assert seqs(chunk) == [10, 11]
-
-
-def test_another_file_of_the_same_beginning_is_noticed_by_its_inode(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0))
-    cursor = read_from(path).cursor
-    other = tmp_path / "other"
-    other.write_bytes(line(0) + line(1))
-    os.replace(other, path)
-    chunk = read_from(path, cursor)
-
-    assert chunk.replaced
-    assert seqs(chunk) == [0, 1]
-
-
-def test_an_offset_in_the_middle_of_a_line_is_of_another_file(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + line(1))
-    chunk = read_from(path, 5)
-
-    assert chunk.replaced
-    assert seqs(chunk) == [0, 1]
+def another(path, data):
+    other = path.with_name("other")
+    other.write_bytes(data)
+    return other
 
 
 @posix
@@ -263,3 +230,61 @@ def test_the_records_from_a_session_on_are_found_without_reading_those_before(tm
         assert [record["seq"] for record in found] == [
             seq for seq, of in enumerate(sessions) if of >= session
         ]
+
+
+# ---------------------------------------------------------------- several readers of one file
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The cursors that were really read from."""
+    read, found = reader.read_from, []
+
+    def counting(path, cursor, *, max_bytes):
+        found.append(cursor.offset)
+        return read(path, cursor, max_bytes=max_bytes)
+
+    monkeypatch.setattr(reader, "read_from", counting)
+    return found
+
+
+def follow(path, cursor):
+    records = []
+    while (chunk := read_shared(path, cursor, max_bytes=10_000)).cursor.offset != cursor.offset:
+        records += chunk.records
+        cursor = chunk.cursor
+    return records, cursor
+
+
+def test_a_second_follower_gets_what_the_first_has_read(tmp_path, reads):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"seq":0}\n{"seq":1}\n')
+    first, at = follow(path, Cursor())
+    count = len(reads)
+    assert follow(path, Cursor()) == (first, at)
+    assert len(reads) == count + 1, "only whether there is more"
+
+    with path.open("ab") as file:
+        file.write(b'{"seq":2}\n')
+
+    assert [follow(path, at)[0] for _ in range(3)] == [[{"seq": 2}]] * 3
+
+
+def test_a_line_that_cannot_be_read_is_looked_at_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"seq":0}\nnonsense!\n')
+    assert read_shared(path, Cursor(), max_bytes=10_000).bad_count == 1
+
+    path.write_bytes(b'{"seq":0}\n{"seq":1}\n')
+
+    assert read_shared(path, Cursor(), max_bytes=10_000).records == [{"seq": 0}, {"seq": 1}]
+
+
+def test_another_file_at_the_same_place_is_another_file(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b'{"run":"%b"}\n' % name.encode())
+
+    assert [read_shared(tmp_path / name, Cursor(), max_bytes=100).records for name in "abab"] == [
+        [{"run": "a"}],
+        [{"run": "b"}],
+    ] * 2

@@ -2,30 +2,21 @@
 
 import json
 import os
-import shutil
 import threading
 
-import pandas as pd
 import pytest
 
-from toolkit.telemetry.runfolder.codec import encode
+from tests.runfolder.plain_data import line
 from toolkit.telemetry.runfolder.journal import journal, repair
 from toolkit.telemetry.runfolder.journal.head import Owner
 from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in
 from toolkit.telemetry.runfolder.journal.repair import (
-    drain_journal,
-    journals_of,
     recover_killed,
     repair_run,
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
-from toolkit.telemetry.runfolder.portable import try_lock
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
-
-
-def line(seq, **fields):
-    return encode({"event": "step", "time": 1.7e9 + seq, "seq": seq, **fields})
 
 
 OWNER = Owner(run_id="r1", session=1, started=1.7e9)
@@ -53,17 +44,6 @@ def seqs(folder):
     return [json.loads(text)["seq"] for text in (folder / "metrics.jsonl").read_bytes().splitlines()]
 
 
-def test_what_is_only_in_the_journal_is_written_out_and_the_journal_removed(tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(line(0) + line(1))
-    leave_journal(tmp_path, line(1), line(2), line(3))
-    repair = repair_run(tmp_path)
-
-    assert (repair.recovered, repair.rows, repair.bad_lines, repair.in_use) == (2, 4, 0, False)
-    assert seqs(tmp_path) == [0, 1, 2, 3]
-    assert list(journals_in(tmp_path)) == []
-    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1, 2, 3]
-
-
 def test_repairing_twice_changes_nothing(tmp_path):
     leave_journal(tmp_path, line(0), line(1))
     repair_run(tmp_path)
@@ -71,16 +51,6 @@ def test_repairing_twice_changes_nothing(tmp_path):
 
     assert repair_run(tmp_path).recovered == 0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_journal_that_is_being_written_is_left_alone(tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(line(0))
-    made = Journal.create([tmp_path], tmp_path / "metrics.jsonl", OWNER, segment_bytes=65536)
-    made.append(line(1))
-
-    assert repair_run(tmp_path).in_use
-    assert seqs(tmp_path) == [0]
-    made.close(remove=True)
 
 
 @pytest.fixture
@@ -131,30 +101,6 @@ def test_a_session_that_is_older_than_those_of_run_json_is_the_run_s(tmp_path, s
     assert repair_run(run).recovered == 1
 
 
-@pytest.mark.parametrize("old_place", ["empty", "another run's", "an original"])
-def test_a_run_that_was_moved_is_found_by_its_id_unless_it_is_a_copy(tmp_path, shared, old_place):
-    run = make_run(tmp_path / "run")
-    leave_journal(run, line(1), place=shared)
-    moved = tmp_path / "moved"
-    shutil.copytree(run, moved)
-    if old_place != "an original":
-        shutil.rmtree(run)
-    if old_place == "another run's":
-        make_run(run, OWNER._replace(run_id="r2"))
-
-    assert repair_run(moved).recovered == (0 if old_place == "an original" else 1)
-    if old_place == "an original":
-        assert repair_run(run).recovered == 1
-
-
-def test_a_copy_that_lacks_what_comes_before_a_journal_does_not_get_it(tmp_path, shared):
-    run = make_run(tmp_path / "run")
-    leave_journal(run, line(5), place=shared)
-    run.rename(tmp_path / "earlier")
-
-    assert repair_run(tmp_path / "earlier").recovered == 0
-
-
 def test_the_ranks_of_a_run_get_what_is_theirs(tmp_path, shared):
     run = make_run(tmp_path / "run")
     (run / "ranks").mkdir()
@@ -199,20 +145,6 @@ def test_many_threads_that_recover_the_same_runs_write_each_record_once(tmp_path
         thread.join()
 
     assert [seqs(run) for run in runs] == [list(range(50))] * 6
-
-
-def test_a_run_that_is_being_written_is_left_alone_though_no_journal_of_it_is_found(tmp_path, shared):
-    run = make_run(tmp_path / "run")
-    writer = os.open(run / "metrics.jsonl", os.O_RDWR)
-    assert try_lock(writer)
-    while_it_is_written = repair_run(run)
-    leave_journal(run, line(1), place=shared)
-    in_vain = drain_journal(*journals_of(run)[0])
-    os.close(writer)
-
-    assert while_it_is_written.in_use
-    assert in_vain is None
-    assert repair_run(run).recovered == 1
 
 
 def test_a_run_in_another_log_directory_is_left_to_its_own(tmp_path, shared):

@@ -39,25 +39,53 @@ def manifest(*, age=1.0, **about):
     )
 
 
-def test_a_living_process_with_a_recent_sign_of_life_is_running():
-    found = work_out_status(manifest(age=3.0), NOW)
-
-    assert (found.name, found.sure) == ("running", True)
-    assert "3 s ago" in found.why
-
-
 @pytest.mark.parametrize(
-    ("age", "name"), [(0.0, "running"), (15.0, "running"), (15.1, "stalled"), (9e6, "stalled")]
+    ("about", "name", "sure", "why"),
+    [
+        pytest.param({"age": 3.0}, "running", True, "3 s ago", id="a living process"),
+        ({"age": 15.0}, "running", True, ""),
+        pytest.param({"age": 15.1}, "stalled", True, "", id="silent"),
+        pytest.param({"age": 9e6}, "stalled", True, "", id="a living process is never lost"),
+        *(
+            pytest.param({"age": 9e6, "status": end, "reason": "because"}, end, True, "because", id=end)
+            for end in ("finished", "failed", "stopped")
+        ),
+        pytest.param({"boot_id": "another boot"}, "lost", True, "restarted", id="restarted", marks=linux),
+        pytest.param(
+            {"pid_started": lambda: process_started(os.getpid()) - 1},
+            "lost",
+            True,
+            "",
+            id="another process of the same number",
+            marks=linux,
+        ),
+        pytest.param(
+            {"age": 1000.0, "pid_namespace": pid_namespace()},
+            "stalled",
+            True,
+            "",
+            id="our container",
+            marks=linux,
+        ),
+        *(
+            ({"age": age, "host": "elsewhere", "pid": 1}, name, False, "elsewhere")
+            for age, name in ((15.0, "running"), (16.0, "stalled"), (300.0, "stalled"), (301.0, "lost"))
+        ),
+        *(
+            ({"age": -500.0, **where}, "running", None, "500 s ahead")
+            for where in ({}, {"host": "elsewhere"})
+        ),
+        pytest.param({"age": None, "started": NOW - 5}, "running", True, "", id="no sign of life yet"),
+        ({"age": None, "started": 0.0}, "stalled", True, ""),
+        *(({"pid": pid, "age": 1000.0}, "lost", None, "") for pid in (0, -1, -9)),
+    ],
 )
-def test_a_living_process_that_is_silent_has_stalled_and_never_more(age, name):
-    assert work_out_status(manifest(age=age), NOW).name == name
+def test_the_status_is_what_is_known_of_the_process_or_else_of_the_last_sign_of_life(about, name, sure, why):
+    about = {key: value() if callable(value) else value for key, value in about.items()}
+    found = work_out_status(manifest(**about), NOW)
 
-
-@pytest.mark.parametrize("said", ["finished", "failed", "stopped"])
-def test_a_final_status_in_the_manifest_is_used(said):
-    found = work_out_status(manifest(age=9e6, status=said, reason="because"), NOW)
-
-    assert (found.name, found.why, found.sure) == (said, "because", True)
+    assert (found.name, found.sure) == (name, found.sure if sure is None else sure)
+    assert why in found.why
 
 
 def test_a_process_that_is_gone_is_lost_however_recent_its_sign_of_life():
@@ -67,13 +95,6 @@ def test_a_process_that_is_gone_is_lost_however_recent_its_sign_of_life():
 
     assert (found.name, found.sure) == ("lost", True)
     assert str(child.pid) in found.why
-
-
-@linux
-def test_another_process_of_the_same_number_is_not_the_run():
-    found = work_out_status(manifest(pid_started=process_started(os.getpid()) - 1), NOW)
-
-    assert found.name == "lost"
 
 
 @linux
@@ -94,25 +115,6 @@ def test_a_zombie_process_is_dead():
     child.wait()
 
 
-@linux
-def test_a_restart_of_the_machine_ended_the_run():
-    found = work_out_status(manifest(boot_id="another boot"), NOW)
-
-    assert (found.name, found.sure) == ("lost", True)
-    assert "restarted" in found.why
-
-
-@pytest.mark.parametrize(
-    ("age", "name"),
-    [(0.0, "running"), (15.0, "running"), (16.0, "stalled"), (300.0, "stalled"), (301.0, "lost")],
-)
-def test_a_run_on_another_machine_is_judged_by_age_alone(age, name):
-    found = work_out_status(manifest(age=age, host="elsewhere", pid=1), NOW)
-
-    assert (found.name, found.sure) == (name, False)
-    assert "elsewhere" in found.why
-
-
 @pytest.mark.parametrize(
     ("age", "name"), [(0.0, "running"), (15.0, "running"), (16.0, "stalled"), (301.0, "lost")]
 )
@@ -126,39 +128,13 @@ def test_a_run_in_another_container_is_judged_by_age_alone_whatever_process_has_
     assert f"process {pid} of another container on {host_name()}" in found.why
 
 
-@linux
-def test_a_run_in_the_same_pid_namespace_is_known_by_its_process():
-    found = work_out_status(manifest(age=1000.0, pid_namespace=pid_namespace()), NOW)
-
-    assert (found.name, found.sure) == ("stalled", True)
-
-
-def test_a_clock_that_is_ahead_is_shown():
-    for about in ({}, {"host": "elsewhere"}):
-        found = work_out_status(manifest(age=-500.0, **about), NOW)
-
-        assert found.name == "running"
-        assert "500 s ahead" in found.why
-
-
 def test_a_later_sign_of_life_counts():
     assert work_out_status(manifest(age=100.0), NOW, last_sign=NOW - 2).name == "running"
     assert work_out_status(manifest(age=2.0), NOW, last_sign=NOW - 100).name == "running"
 
 
-def test_before_its_first_sign_of_life_a_run_is_as_old_as_its_session():
-    assert work_out_status(manifest(age=None, started=NOW - 5), NOW).name == "running"
-    assert work_out_status(manifest(age=None, started=0.0), NOW).name == "stalled"
-
-
 def test_a_run_without_a_session_never_began():
     assert work_out_status(Manifest(run_id="i", name="n", display_name="N", created=1.0), NOW).name == "lost"
-
-
-@pytest.mark.parametrize("pid", [0, -1, -9])
-def test_a_number_that_is_no_process_is_judged_by_age(pid):
-    assert is_alive(pid, None) is None
-    assert work_out_status(manifest(pid=pid, age=1000.0), NOW).name == "lost"
 
 
 def test_a_number_that_no_process_can_have_is_of_a_dead_one():

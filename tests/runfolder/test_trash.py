@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import any_text, tries
+from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder import trash
 from toolkit.telemetry.runfolder.trash import TrashError
 
@@ -50,7 +50,7 @@ def test_deleting_and_restoring_changes_nothing(tmp_path_factory, name, files):
     assert os.listdir(root / ".trash") == []
 
 
-def test_the_trash_lists_newest_first_with_what_it_holds(tmp_path):
+def test_the_trash_lists_newest_first_with_what_it_holds(tmp_path, monkeypatch):
     make_run(tmp_path, "old")
     make_run(tmp_path, "new")
 
@@ -61,15 +61,10 @@ def test_the_trash_lists_newest_first_with_what_it_holds(tmp_path):
         (second, "new", 2000.0, 15),
         (first, "old", 1000.5, 15),
     ]
-
-
-def test_measuring_a_run_of_very_many_files_ends(tmp_path, monkeypatch):
+    make_run(tmp_path, "large", {str(number): b"x" for number in range(10)})
     monkeypatch.setattr(trash, "MAX_ENTRIES_MEASURED", 3)
-    make_run(tmp_path, "r", {str(i): b"x" for i in range(10)})
-
-    trash.move_to_trash(tmp_path, "r")
-
-    assert trash.list_trash(tmp_path)[0].bytes_held == 3
+    trash.move_to_trash(tmp_path, "large")
+    assert trash.list_trash(tmp_path)[0].bytes_held == 3, "not all of very many files are measured"
 
 
 @pytest.mark.parametrize(
@@ -85,18 +80,6 @@ def test_only_a_folder_that_is_there_is_moved(tmp_path, name):
         trash.move_to_trash(root, name)
     assert (root / "r" / "metrics.jsonl").exists()
     assert (tmp_path / "outside" / "metrics.jsonl").exists()
-
-
-@tries
-@given(text=any_text)
-def test_no_token_but_a_real_one_is_taken(tmp_path_factory, text):
-    root = tmp_path_factory.mktemp("logs")
-    make_run(root, "r")
-    trash.move_to_trash(root, "r")
-
-    for token in (text, f"../{text}", f"../.trash/{text}", "going-1-00000000"):
-        with pytest.raises(TrashError, match="no longer in the trash"):
-            trash.restore(root, token)
 
 
 def test_links_and_files_are_no_runs(tmp_path):
@@ -143,22 +126,18 @@ def test_a_run_whose_name_is_taken_comes_back_under_the_next(tmp_path):
 
 def test_a_move_that_fails_leaves_the_run_where_it_is(tmp_path, monkeypatch):
     make_run(tmp_path, "r")
-    monkeypatch.setattr(os, "rename", _other_file_system)
-
-    with pytest.raises(TrashError, match="r cannot be moved to the trash: Invalid cross-device link"):
-        trash.move_to_trash(tmp_path, "r")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", _other_file_system)
+        with pytest.raises(TrashError, match="r cannot be moved to the trash: Invalid cross-device link"):
+            trash.move_to_trash(tmp_path, "r")
     assert (tmp_path / "r" / "metrics.jsonl").exists()
     assert os.listdir(tmp_path / ".trash") == []
 
-
-def test_a_restore_that_fails_leaves_the_run_in_the_trash(tmp_path, monkeypatch):
-    make_run(tmp_path, "r")
     token = trash.move_to_trash(tmp_path, "r")
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", _other_file_system)
         with pytest.raises(TrashError, match="r cannot be restored"):
             trash.restore(tmp_path, token)
-
     assert not (tmp_path / "r").exists()
     assert trash.restore(tmp_path, token) == "r"
 

@@ -10,25 +10,6 @@ def texts(*runs):
     ]
 
 
-def test_a_name_alone_is_enough_where_it_is_the_only_one():
-    assert texts(("a", "/logs/a", ""), ("b", "/logs/x", "")) == ["a", "b"]
-    assert texts(("", "/logs/a", "")) == ["a"], "a run without a name is called by its folder"
-
-
-def test_namesakes_have_their_folder_and_what_differs():
-    runs = [
-        (
-            "sweep",
-            f"/logs/{folder}",
-            "",
-            lambda lr=lr, seed=seed: {"learning_rate": lr, "seed": seed, "same": 1},
-        )
-        for folder, lr, seed in (("sweep", 1e-4, 3), ("sweep-2", 1e-3, 3), ("sweep-3", 1e-4, 4))
-    ]
-
-    assert texts(*runs) == ["sweep lr=1e-4 seed=3", "sweep-2 lr=0.001 seed=3", "sweep-3 lr=1e-4 seed=4"]
-
-
 def test_every_label_is_unique_whatever_folders_and_ids_are_called():
     assert texts(("a", "/x/one/a", ""), ("a", "/x/two/a", "")) == ["one/a", "two/a"]
     assert texts(("a", "/x/m.db", "12345678abc"), ("a", "/x/m.db", "22345678abc")) == [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 
@@ -17,3 +20,23 @@ def close_at_end():
     yield keep
     for log in opened:
         log.close()
+
+
+class Stream(io.StringIO):
+    """A stream of a class of Python's."""
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """A function that puts streams of ours in the place of the real ones, as a notebook does.
+
+    In the test itself, for pytest replaces them before it.
+    """
+
+    def replace():
+        out, err = Stream(), Stream()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        return out, err
+
+    return replace

@@ -67,19 +67,6 @@ def test_a_rank_that_does_not_answer_keeps_all_from_taking_it():
     assert ranks[0].take_given_up() == []
 
 
-def test_a_rank_that_has_not_made_a_step_does_not_answer():
-    ranks = make_ranks(2)
-    ranks[0].due(0)
-    ranks[0].due(1)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    taken = []
-    for step in range(2, 50):
-        poll_all(ranks)
-        taken.append(ranks[0].due(step))
-
-    assert not any(taken)
-
-
 @pytest.mark.parametrize("other_steps", [lambda step: step % 3 == 0, lambda step: step % 2 == 0])
 def test_ranks_that_log_different_steps_take_nothing(other_steps):
     ranks = make_ranks(2)

@@ -16,16 +16,8 @@ CYCLES = 50_000_000
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def make(**options):
-        made.append(make_logger(tmp_path, diagnostics=False, **options))
-        return made[-1]
-
-    yield make
-    for log in made:
-        log.close()
+def make(tmp_path, close_at_end):
+    return lambda **options: close_at_end(make_logger(tmp_path, diagnostics=False, **options))
 
 
 def busy(seconds_of=CYCLES):

@@ -54,19 +54,6 @@ def test_a_start_has_numbers_where_numbers_belong(tmp_path, given, kept, door):
     assert not {*given} - {*kept} & {*start}
 
 
-def test_a_metric_that_is_no_number_is_kept_under_another_name(tmp_path):
-    log = make_logger(tmp_path, log_every=1)
-    log.log_step(1, train_loss=0.5, lr="warm-up", grad_norm=[1.0, 2.0], epoch=True)
-    log.log_step(2, train_loss="low", sec_per_step={"a": 1.0})
-    log.log_epoch("one", global_step="two")
-    steps, (epoch,) = records_of(log, "step"), records_of(log, "epoch")
-    log.close()
-
-    assert (steps[0]["x_lr"], steps[0]["x_grad_norm"], steps[0]["epoch"]) == ("warm-up", [1.0, 2.0], 1)
-    assert steps[1]["x_train_loss"] == "low"
-    assert (epoch["x_epoch"], epoch["x_global_step"]) == ("one", "two")
-
-
 def test_a_metric_of_more_than_64_bits_stays_a_number(tmp_path):
     log = make_logger(tmp_path, log_every=1, strict=True)
     log.log_step(1, train_loss=2**70, epoch=2**65, tokens=-(2**70), more=10**400)

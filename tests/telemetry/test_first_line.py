@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 
 import pytest
 
+from tests.fork_server import run_python
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger, records_of
 from toolkit.telemetry.core.clock import ManualClock
@@ -24,16 +22,8 @@ def _a_machine_that_is_described_at_once(monkeypatch):
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def make(**options):
-        made.append(make_logger(tmp_path, **options))
-        return made[-1]
-
-    yield make
-    for log in made:
-        log.close()
+def make(tmp_path, close_at_end):
+    return lambda **options: close_at_end(make_logger(tmp_path, **options))
 
 
 def events(log):
@@ -149,9 +139,8 @@ KILLED = """
 
 @pytest.mark.parametrize("when", ["unstarted", "started"])
 def test_a_kill_before_the_start_is_written_loses_no_span(tmp_path, when):
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), when]
-    done = subprocess.run(command, check=False, timeout=PATIENCE_S, env={**os.environ}, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    done = run_python(["-c", textwrap.dedent(KILLED), tmp_path, when], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
     repair_run(tmp_path / "r")
     found = read_records(tmp_path / "r" / "metrics.jsonl")

@@ -7,22 +7,13 @@ import pytest
 from tests.records import read_records, with_event
 from tests.telemetry.logged import make_logger
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 
 SENDS = {
     "otlp": "http://collector.example:4318/v1/traces",
     "messages": [{"to": "slack", "url_env": "SLACK_WEBHOOK"}],
     "usage_reports": {"host": "https://eu.i.posthog.com"},
 }
-
-
-def test_a_wrong_mode_is_refused_by_its_name_and_the_allowed_ones():
-    with pytest.raises(OptionsError) as refusal:
-        options_from_config({"telemetry": {"mode": "cloud"}})
-
-    assert str(refusal.value) == (
-        "telemetry.mode is 'cloud'; it must be one of 'local', 'offline', 'disabled'"
-    )
 
 
 def test_disabled_is_what_enabled_false_is(tmp_path):

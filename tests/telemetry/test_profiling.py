@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 
 import pytest
 
@@ -185,25 +184,6 @@ def test_after_the_end_a_profiled_function_still_works(begin):
     assert work() == 5
     with log.profile_block("a"):
         pass
-
-
-def test_threads_profile_at_once_and_no_call_goes_missing(begin):
-    log = begin(profiling={"min_duration_ms": 0})
-
-    def work():
-        for _ in range(500):
-            with log.profile_block("a"):
-                pass
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    summary = with_event(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
-
-    assert summary["count"] == 2000
 
 
 def test_names_without_end_are_added_up_and_odd_ones_are_named(begin, clock):

@@ -78,16 +78,6 @@ def test_parents_are_what_is_open_around(make):
     }
 
 
-def test_an_exception_is_noted_on_the_span_and_passes_on(make):
-    log = make()
-    with pytest.raises(KeyError), log.span("outer"), log.span("inner"):
-        raise KeyError("token=hf_abcdefghijklmnopqrstuvwxyz0123456789")
-
-    inner, outer = spans_of(log)
-    assert inner["error"]["type"] == outer["error"]["type"] == "KeyError"
-    assert "hf_abcdef" not in json.dumps(inner)
-
-
 def test_events_are_in_the_file_at_once_and_name_their_span(make):
     log = make()
     with log.span("training_loop") as span:
@@ -135,33 +125,6 @@ def test_a_span_begun_elsewhere_is_given_its_parent(make):
     other.stop()
     child.stop()
     assert (child.parent_id, other.parent_id) == (a.id, "00000000000000aa")
-
-
-def test_timed_functions_of_every_sort(make):
-    log = make()
-
-    @log.timed("plain", n=1)
-    def plain(x):
-        return x + 1
-
-    @log.timed()
-    async def later(x):
-        await asyncio.sleep(0)
-        return x + 2
-
-    @log.timed("several")
-    def several():
-        yield 1
-        yield 2
-
-    assert plain(1) == 2
-    assert plain.__name__ == "plain"
-    assert asyncio.run(later(1)) == 3
-    assert list(several()) == [1, 2]
-    names = [span["name"] for span in spans_of(log)]
-    assert names[0] == "plain"
-    assert names[1].endswith("later")
-    assert names[2] == "several"
 
 
 # ---------------------------------------------------------------- threads and tasks
@@ -395,17 +358,6 @@ def test_a_short_span_that_fails_is_kept(make, clock):
     assert failed["parent_id"] == loop.id
 
 
-def test_a_user_may_ask_for_the_next_steps(make, clock):
-    log = make(spans={"around": 2})
-    train(log, clock, 20)
-    log._run.spans.keep_next()
-    train(log, clock, 20, first=21)
-
-    asked = [span for span in spans_of(log) if span.get("kept") == "asked"]
-    assert {span["global_step"] for span in asked} <= {21, 22, 23}
-    assert asked
-
-
 def test_a_run_with_spans_offers_to_write_the_next_steps_one_by_one(make, clock):
     log = make(spans={"around": 2}, control=True)
     assert "trace" not in log._rank_control.poller.declared()["actions"]
@@ -590,19 +542,6 @@ def test_a_long_span_is_recorded_when_it_begins(make, clock):
         assert len(records_of(log, "span_start")) == 2
 
 
-def test_the_logger_ends_spans_left_open(make, clock):
-    log = make()
-    loop = log.start_span("training_loop")
-    clock.advance(3.0)
-    log.close()
-    loop.stop()
-
-    (record,) = read_records(log.run_folder / "metrics.jsonl", "span")
-    assert record["unfinished"] is True
-    assert record["duration"] == pytest.approx(3.0)
-    assert read_records(log.run_folder / "metrics.jsonl")[-1]["event"] == "end"
-
-
 def test_a_long_part_without_a_step_is_in_the_ledger_before_it_ends(make, clock):
     log = make(spans={"around": 0})
     with log.span("validation_loop"):
@@ -626,19 +565,6 @@ def test_a_run_without_spans_has_no_word_of_them(make):
 
 
 # ---------------------------------------------------------------- harm
-
-
-def test_disabled_spans_do_nothing_and_take_every_call(make, tmp_path):
-    for log in (make(enabled=False), make(spans=False)):
-        with log.span("a") as span:
-            span.set(x=1)
-            span.event("b", c=2)
-            span.fail("d")
-        assert span is NO_SPAN
-        assert log.start_span("a").stop() is None
-        assert internals(log).current_span() is None
-    log.close()
-    assert not read_records(log.run_folder / "metrics.jsonl", "span")
 
 
 def test_a_new_name_each_time_fills_neither_the_disk_nor_the_memory_nor_the_columns(make):

@@ -5,41 +5,120 @@ import json
 import threading
 
 import pytest
+import yaml
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.machine.start_fields import lora_fields, training_fields
 from toolkit.telemetry.logger.machine.start_look import look_at_machine
+from toolkit.telemetry.logger.options import find_process
 from toolkit.telemetry.logger.session.start_record import samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9
 
-CONFIG = {
-    "job": "extension",
-    "config": {
-        "name": "greyjacket",
-        "process": [
-            {
-                "network": {"type": "lora", "linear": 16, "linear_alpha": 8, "dropout": 0.1},
-                "train": {
-                    "batch_size": 2,
-                    "gradient_accumulation_steps": 4,
-                    "steps": 500,
-                    "optimizer": "adamw",
-                },
-                "model": {"name_or_path": "black-forest-labs/FLUX.1-dev", "arch": "flux"},
-            }
-        ],
-    },
-}
+CONFIG = yaml.safe_load(
+    """
+    job: extension
+    config:
+      name: greyjacket
+      process:
+        - type: sd_trainer
+          network:
+            type: lora
+            linear: 16
+            linear_alpha: 8
+            conv: 4
+            conv_alpha: 2
+            dropout: 0.1
+            network_kwargs:
+              only_if_contains: [attn.to_q, attn.to_k]
+              ignore_if_contains: [norm]
+          train:
+            batch_size: 2
+            steps: 2000
+            gradient_accumulation_steps: 4
+            optimizer: adamw8bit
+            lr: 1.0e-4
+            lr_scheduler: cosine
+            lr_scheduler_params: {num_warmup_steps: 100}
+            gradient_checkpointing: true
+            noise_scheduler: flowmatch
+            dtype: bf16
+          model:
+            name_or_path: black-forest-labs/FLUX.1-dev
+            is_flux: true
+            quantize: true
+            low_vram: false
+    """
+)
+PROCESS = CONFIG["config"]["process"][0]
 
 
 def fields(**given):
     return start_fields(
         **{"run_name": "r", "config": None, "lora": None, "model": None, "training": None, **given}
     )
+
+
+@pytest.mark.parametrize("config", [CONFIG, CONFIG["config"], PROCESS], ids=["file", "config", "process"])
+def test_lora_training_and_model_of_a_configuration_are_described(config):
+    assert fields(config=config) == {
+        "run_name": "r",
+        "config": config,
+        "lora_type": "lora",
+        "lora_rank": 16,
+        "lora_alpha": 8,
+        "lora_conv_rank": 4,
+        "lora_conv_alpha": 2,
+        "lora_dropout": 0.1,
+        "lora_target_modules": ["attn.to_q", "attn.to_k"],
+        "lora_ignore_modules": ["norm"],
+        "batch_size": 2,
+        "gradient_accumulation_steps": 4,
+        "effective_batch_size": 8,
+        "learning_rate": 1e-4,
+        "optimizer": "adamw8bit",
+        "scheduler": "cosine",
+        "warmup_steps": 100,
+        "max_steps": 2000,
+        "dtype": "bf16",
+        "gradient_checkpointing": True,
+        "noise_scheduler": "flowmatch",
+        "model_name_or_path": "black-forest-labs/FLUX.1-dev",
+        "is_flux": True,
+        "quantize": True,
+        "low_vram": False,
+    }
+
+
+def test_of_several_processes_the_one_with_a_telemetry_block_is_meant():
+    caption, train, logged = {"type": "caption"}, {"train": {}}, {"train": {}, "telemetry": {"enabled": True}}
+
+    assert find_process({"config": {"process": [caption, train, logged]}}) is logged
+    assert find_process({"config": {"process": [caption, train]}}) is train
+    assert find_process({"config": {"process": [caption]}}) is caption
+
+
+def test_a_peft_configuration_is_described_in_the_same_words():
+    peft = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "target_modules": ["q_proj"]}
+
+    assert lora_fields(peft) == {
+        "lora_type": "LORA",
+        "lora_rank": 8,
+        "lora_alpha": 16,
+        "lora_dropout": 0.0,
+        "lora_target_modules": ["q_proj"],
+    }
+
+
+def test_what_is_not_stated_is_absent_rather_than_guessed():
+    train = {"lr": None, "batch_size": "auto", "gradient_accumulation": 2}
+
+    assert fields(config={"train": {}}) == {"run_name": "r", "config": {"train": {}}}
+    assert training_fields({"train": train}) == {"batch_size": "auto", "gradient_accumulation_steps": 2}
 
 
 def test_what_the_caller_says_wins_over_the_configuration():

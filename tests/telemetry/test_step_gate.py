@@ -8,34 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.telemetry.logger.records.step_gate import BLOCK, MAX_FOLDED, StepGate
+from toolkit.telemetry.logger.records.step_gate import BLOCK, StepGate
 
 tries = settings(max_examples=longer(25, 60), deadline=None)
-losses = st.lists(st.floats(-1e6, 1e6), max_size=40)
-
-
-def fold(gate, series):
-    """Fold the losses as a loop does whose records are not due."""
-    for loss in series:
-        gate.add(loss)
-
-
-# ---------------------------------------------------------------- folding
-
-
-@pytest.mark.parametrize("count", [MAX_FOLDED - 1, MAX_FOLDED, MAX_FOLDED + 1, 3 * MAX_FOLDED + 5])
-def test_any_number_of_steps_is_folded_in_bounded_memory(count):
-    gate = StepGate()
-    for number in range(count):
-        gate.add(float(number))
-
-        assert len(gate.losses) <= MAX_FOLDED
-
-    assert gate.count == count
-    fields = gate.take(None)
-    assert fields["steps_folded"] == count
-    assert fields["train_loss_mean"] == (count - 1) / 2
-    assert (fields["train_loss_min"], fields["train_loss_max"]) == (0.0, count - 1)
 
 
 # ---------------------------------------------------------------- jumps
@@ -114,18 +89,6 @@ def test_a_loss_that_stays_up_becomes_the_new_usual_after_a_while():
 
 def test_nothing_is_a_jump_before_anything_is_known():
     assert alarms([1e-9, 1e9, 1e-9, 1e9, -1e300, 1e300] * 2) == []
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_never_ordinary(loss):
-    gate = StepGate()
-
-    assert not gate.low < loss < gate.high
-
-    fold(gate, [0.5] * 100)
-    gate.take(0.5)
-
-    assert not gate.low < loss < gate.high
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-30, 1.0, 1e30, 1e300, 1e308])

@@ -278,17 +278,6 @@ def test_every_way_through_gives_the_same_record(make, loss, extra):
     assert len(found) >= 8 + (loss is not None) + len(extra)
 
 
-@pytest.mark.parametrize("name", ["event", "time", "elapsed", "seq", "session", "rank"])
-@pytest.mark.parametrize("value", [7, 7.5, "seven", torch.tensor(7)])
-def test_a_scalar_that_is_called_like_one_of_ours_is_kept_under_another_name(make, name, value):
-    log = make(log_every=1)
-    log.log_step(3, train_loss=0.5, **{name: value})
-    (found,) = records_of(log, "step")
-
-    assert found[f"x_{name}"] == value
-    assert (found["event"], found["seq"], found["session"]) == ("step", 1, 1)
-
-
 def test_a_record_is_stamped_with_the_time_of_the_call(make):
     log = make(log_every=1)
     for step in range(3):
@@ -302,20 +291,6 @@ def test_a_record_is_stamped_with_the_time_of_the_call(make):
 
 def clock_of(log):
     return log._clock
-
-
-@pytest.mark.parametrize("log_every", [1, 5])
-def test_seconds_and_samples_a_step_are_measured(make, log_every):
-    log = make(log_every=log_every)
-    log.log_start(training={"batch_size": 4, "gradient_accumulation_steps": 2})
-    for step in range(11):
-        log.log_step(step, train_loss=0.5)
-        clock_of(log).advance(0.25)
-    first, *others = records_of(log, "step")
-
-    assert "sec_per_step" not in first
-    assert {record["sec_per_step"] for record in others} == {0.25}
-    assert {record["samples_per_sec"] for record in others} == {32.0}
 
 
 def test_speed_is_absent_where_it_cannot_be_known(make):
@@ -473,6 +448,18 @@ def vars_of(metrics):
         yield from row[-1].values()
     for folded in metrics.sums.values():
         yield from (folded.last, folded.low, folded.high, folded.total)
+
+
+def test_what_is_no_usual_number_loses_no_other_value_and_no_extreme(make):
+    log = make(log_every=10)
+    for step, value in enumerate([1.0, math.nan, 3.0, -math.inf, 2.0]):
+        huge = 10**400 if step == 2 else step
+        log.log_step(step, train_loss=0.5, lr=1e-4 * (1 + step), mine=value, huge=huge)
+    log.close()
+    last = records_of(log, "step")[-1]
+
+    assert (last["mine"], last["huge"], last["lr"], last["lr_max"]) == (2.0, 4, 5e-4, 5e-4)
+    assert last["non_finite"].items() >= {"mine_min": "-Infinity", "mine_max": "NaN"}.items()
 
 
 def test_a_callers_own_metric_is_not_replaced_by_one_of_ours(make):

@@ -8,11 +8,7 @@ import threading
 import pytest
 
 from tests.telemetry.logged import make_logger
-from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.writing import record_appender
-from toolkit.telemetry.logger.writing.pipeline import _ManifestWriter
-from toolkit.telemetry.runfolder import safefile
-from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, read_manifest
 
 PATIENCE_S = 60.0
 
@@ -88,22 +84,3 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
 
     assert log.guard.counts == {"syncing the records: OSError": 1}
     assert answers[0] is False
-
-
-def test_the_folder_is_synced_for_what_lasts_and_not_for_a_heartbeat(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(safefile, "sync_folder", lambda folder: synced.append(folder))
-    writer = _ManifestWriter(tmp_path, mode=0o600, guard=Guard())
-
-    def write(*, is_gone=False, **fields):
-        manifest = Manifest(run_id="i", name="n", created=1.0, **{"display_name": "N", **fields})
-        writer.put(manifest, is_gone=is_gone)
-        writer._turn()
-        assert read_manifest(tmp_path) == manifest
-        return len(synced)
-
-    assert write() == 1
-    assert write(heartbeat=Heartbeat(time=2.0), summary={"train_loss": 1.0}) == 1
-    assert write(display_name="M") == 2
-    assert write(display_name="M", heartbeat=Heartbeat(time=3.0)) == 2
-    assert write(display_name="M", is_gone=True) == 3

@@ -8,7 +8,7 @@ import yaml
 
 from tests.records import without_padding
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry import OptionsError, TelemetryLogger
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
@@ -99,9 +99,3 @@ def test_the_yaml_may_say_all_yes_or_no(tmp_path):
         log.log_step(1, train_loss=0.5)
         log.close()
         assert (log.run_folder / "metrics.csv").exists() is file
-
-
-@pytest.mark.parametrize("csv", ["short", "everything", 1, None, ["all"]])
-def test_anything_else_is_refused_with_what_is_allowed(tmp_path, csv):
-    with pytest.raises(OptionsError, match="csv is .*; it must be true, false or 'all'"):
-        TelemetryLogger("r", log_dir=tmp_path, csv=csv)

@@ -42,20 +42,6 @@ def keep(lock):
         lock._asking.join(60)
 
 
-def test_a_file_is_locked_until_the_lock_is_closed(lock, path):
-    keep(lock)
-    status = path.stat()
-
-    assert is_being_written(path)
-    assert lock.held == f"{status.st_dev}:{status.st_ino}"
-
-    lock.close()
-    keep(lock)
-
-    assert not is_being_written(path)
-    assert lock.held is None
-
-
 @pytest.mark.parametrize(
     "harm", ["the file is replaced", "a script closes the descriptor", "the folder comes back"]
 )
@@ -72,43 +58,6 @@ def test_a_lock_that_was_lost_is_taken_again(lock, path, harm):
     keep(lock)
 
     assert is_being_written(path)
-
-
-def test_a_file_that_another_process_has_locked_is_retried(lock, path):
-    theirs = os.open(path, os.O_RDWR)
-    assert portable.try_lock(theirs)
-    keep(lock)
-
-    assert lock.held is None
-
-    os.close(theirs)
-    keep(lock)
-
-    assert lock.held
-
-
-def test_a_server_that_does_not_answer_holds_up_nothing(lock, path, monkeypatch):
-    answers = threading.Event()
-    monkeypatch.setattr(writer_lock, "try_lock", lambda _: answers.wait(60))
-    began = [thread.name for thread in threading.enumerate()].count("telemetry-lock")
-    for _ in range(5):
-        lock.keep()
-    asking = [thread.name for thread in threading.enumerate()].count("telemetry-lock")
-    answers.set()
-    lock._asking.join(60)
-
-    assert asking - began == 1, "it is asked once, however often one looks"
-
-
-def test_a_file_system_without_locks_is_asked_once(lock, path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(writer_lock, "try_lock", lambda descriptor: asked.append(descriptor))
-    for _ in range(3):
-        keep(lock)
-
-    assert len(asked) == 1
-    assert lock.held is None
-    assert not lock._open
 
 
 def test_a_run_on_a_file_system_without_locks_is_written_resumed_and_repaired(tmp_path, monkeypatch):

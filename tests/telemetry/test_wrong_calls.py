@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fork_server import run_python
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import PATIENCE_S, wait_until
@@ -190,9 +191,7 @@ log.flush(), log.close(), log.span("x")
 
 
 def test_what_is_logged_after_close_is_said_once_and_declared_lost(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", LATE, tmp_path], capture_output=True, text=True, check=True, timeout=120
-    )
+    ended = run_python(["-c", LATE, tmp_path], capture_output=True, text=True, check=True)
     found = diagnose(tmp_path / "r")
 
     assert ended.stderr.count("log_step was called after close()") == 1
@@ -295,9 +294,7 @@ for strict in (False, True):
 
 
 def test_a_mirror_without_its_package_is_said_in_one_line(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", WITHOUT, tmp_path], capture_output=True, text=True, timeout=120
-    )
+    ended = run_python(["-c", WITHOUT, tmp_path], capture_output=True, text=True)
     said = "telemetry.tensorboard is on and needs tensorboard, which is not installed; it is left out: pip install "
 
     assert ended.stderr.splitlines()[0].startswith(f"[telemetry] {said}")

@@ -122,29 +122,6 @@ def test_a_clock_that_was_set_back_is_noted(records):
 # ------------------------------------------------------------ recorded seconds
 
 
-def test_recorded_seconds_stay_in_their_entry_and_the_rest_is_unaccounted(records):
-    records.put(0.0, "start").step(10.0, 1, startup=6.0, training=1.0)
-    records.step(20.0, 2, training=5.0, data_wait=2.0, validation=1.5).put(
-        30.0, "ledger", **{"ledger/checkpoint": 4.0, "ledger/sampling": 3.0, "ledger/control": 2.0}
-    )
-    records.put(30.0, "end")
-    ledger = ledger_of(records)
-
-    assert entries(ledger) == {
-        "startup": 9.0,
-        "training": 6.0,
-        "data_wait": 2.0,
-        "validation": 1.5,
-        "checkpoint": 4.0,
-        "sampling": 3.0,
-        "control": 2.0,
-        "unaccounted": 2.5,
-    }
-    assert ledger.goodput == pytest.approx(0.2)
-    assert not any(line.inferred for line in ledger.lines)
-    assert {line.entry: line.share for line in ledger.lines}["validation"] == pytest.approx(0.05)
-
-
 @pytest.mark.parametrize(
     ("name", "entry"),
     [
@@ -239,37 +216,6 @@ def test_an_open_span_of_the_user_counts_until_now(records):
     }
 
 
-def test_the_training_loop_ends_startup_before_the_first_step_does(records):
-    records.put(0.0, "start")
-    records.put(7.0, "span_start", id="a", name="training_loop", start=BEGAN + 7.0)
-    records.step(10.0, 1, training=2.0).put(10.0, "end")
-
-    assert entries(ledger_of(records)) == {"startup": 7.0, "training": 2.0, "unaccounted": 1.0}
-
-
-def test_a_checkpoint_before_the_first_step_takes_nothing_from_startup(records):
-    records.put(0.0, "start")
-    records.put(7.0, "span_start", id="a", name="training_loop", start=BEGAN + 7.0, age=0.0)
-    records.span(9.0, 10.0, "checkpoint_save_sync", "b", global_step=0)
-    records.step(12.0, 1, training=3.0, checkpoint=1.0).put(12.0, "end")
-
-    assert entries(ledger_of(records)) == {
-        "startup": 7.0,
-        "training": 3.0,
-        "checkpoint": 1.0,
-        "unaccounted": 1.0,
-    }
-
-
-def test_a_loop_that_times_everything_but_its_training_is_training_for_the_rest(records):
-    records.put(0.0, "start").step(10.0, 1, startup=10.0)
-    records.step(20.0, 2, data_wait=3.0).step(30.0, 3).put(30.0, "end")
-    ledger = ledger_of(records)
-
-    assert entries(ledger) == {"startup": 10.0, "data_wait": 3.0, "training": 17.0}
-    assert [line.entry for line in ledger.lines if line.inferred] == ["training"]
-
-
 def test_seconds_of_a_record_completed_late_are_carried_into_the_next_segment(records):
     records.put(0.0, "start").step(10.0, 1, training=0.5)
     records.step(11.0, 2, training=1.4).step(12.0, 3, training=0.5).put(12.0, "end")
@@ -309,9 +255,6 @@ def test_spans_of_other_threads_and_of_the_device_take_nothing_from_the_loop(rec
     assert "validation" not in found
 
 
-# ------------------------------------------------------------ killed
-
-
 # ------------------------------------------------------------ stalled
 
 
@@ -348,22 +291,6 @@ def test_inside_a_segment_the_loss_is_in_proportion_to_the_steps(records):
     records.begin(2, BEGAN + 200.0, resumed_from_step=60).put(0.0, "end")
 
     assert entries(ledger_of(records)) == {"training": 60.0, "redone": 40.0}
-
-
-def test_the_checkpoint_that_was_resumed_from_is_not_rework(records):
-    records.put(0.0, "start").step(1.0, 1, training=1.0).step(10.0, 10, training=9.0)
-    records.span(10.0, 30.0, "validation_loop", "v", global_step=10)
-    records.span(30.0, 34.0, "checkpoint_save_sync", "c", global_step=10)
-    records.put(34.0, "checkpoint", global_step=10, seconds=4.0)
-    records.step(44.0, 20, training=10.0, validation=20.0, checkpoint=4.0)
-    records.begin(2, BEGAN + 200.0, resumed_from_step=10).put(0.0, "end")
-
-    assert entries(ledger_of(records)) == {
-        "training": 10.0,
-        "validation": 20.0,
-        "checkpoint": 4.0,
-        "redone": 10.0,
-    }
 
 
 def test_a_checkpoint_recorded_within_its_span_is_not_rework_either(records):

@@ -8,8 +8,6 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.records import read_records
-from tests.telemetry.logged import make_logger
-from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.timing.history import read_run_time
 
@@ -31,27 +29,6 @@ def total(records, field, steps=None):
     return sum(
         record.get(field, 0.0) for record in records if steps is None or record.get("global_step") in steps
     )
-
-
-@pytest.mark.parametrize("happened_before_s", [0.0, 3.0, 20.0])
-def test_iterations_that_are_dated_back_count_as_if_they_were_timed(tmp_path, happened_before_s):
-    clock = ManualClock()
-    began = clock.wall()
-    clock.advance(happened_before_s)
-    log = make_logger(tmp_path, clock=clock, log_every=5)
-    log.training.on_app_start(start_time_msec=began * 1000)
-    log.training.on_train_start(start_time_msec=began * 1000)
-    for step in range(20):
-        clock.advance(max(0.0, began + step + 1.0 - clock.wall()))
-        log.training.on_training_single_iteration_start(start_time_msec=(began + step + 0.2) * 1000)
-        log.training.on_training_single_iteration_end(finish_time_msec=(began + step + 1.0) * 1000)
-        log.log_step(step, train_loss=1.0)
-    log.close()
-    ledger = read_run_time(log.run_folder, wall=clock.wall).ledger
-
-    assert ledger.wall_s == pytest.approx(20.0)
-    assert ledger.lines[0].entry == "training"
-    assert ledger.lines[0].seconds == pytest.approx(16.0, abs=0.01)
 
 
 @in_make_faults

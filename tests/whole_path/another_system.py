@@ -12,35 +12,13 @@ import sys
 import types
 from pathlib import Path
 
-NAMES = (
-    *("pread", "pwrite", "preadv", "pwritev", "posix_fallocate", "posix_fadvise", "fdatasync"),
-    *(
-        "geteuid",
-        "getuid",
-        "getegid",
-        "getgid",
-        "getgroups",
-        "seteuid",
-        "setuid",
-        "chown",
-        "fchown",
-        "lchown",
-    ),
-    *(
-        "fork",
-        "forkpty",
-        "register_at_fork",
-        "getpgid",
-        "killpg",
-        "setsid",
-        "wait3",
-        "wait4",
-        "uname",
-        "getloadavg",
-    ),
-    *("sched_getaffinity", "sched_setaffinity", "confstr", "mkfifo", "mknod", "nice", "getpriority"),
-    *("O_NOFOLLOW", "O_DIRECTORY", "O_CLOEXEC", "O_NONBLOCK", "O_SYNC", "O_DSYNC", "SEEK_DATA", "SEEK_HOLE"),
-)
+NAMES = """
+    pread pwrite preadv pwritev posix_fallocate posix_fadvise fdatasync
+    geteuid getuid getegid getgid getgroups seteuid setuid chown fchown lchown
+    fork forkpty register_at_fork getpgid killpg setsid wait3 wait4 uname getloadavg
+    sched_getaffinity sched_setaffinity confstr mkfifo mknod nice getpriority
+    O_NOFOLLOW O_DIRECTORY O_CLOEXEC O_NONBLOCK O_SYNC O_DSYNC SEEK_DATA SEEK_HOLE
+""".split()
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 
 
@@ -54,19 +32,7 @@ def become_another_system() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
     os.supports_dir_fd = set()
     shutil._use_fd_functions = False  # what it is there
-    for name in (
-        "open",
-        "stat",
-        "unlink",
-        "mkdir",
-        "rmdir",
-        "rename",
-        "replace",
-        "access",
-        "chmod",
-        "utime",
-        "link",
-    ):
+    for name in "open stat unlink mkdir rmdir rename replace access chmod utime link".split():
         setattr(os, name, _without_dir_fd(getattr(os, name)))
     for name in ("replace", "rename", "unlink", "remove"):
         setattr(os, name, _not_while_open(getattr(os, name)))

@@ -70,7 +70,7 @@ from pathlib import Path
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from dashboard.settings import DashboardSettings
 from tests.dashboard.views.conftest import _patient
-from tests.dashboard.views.pages import EVERY_PAGE, OF_A_RUN, open_page, said
+from tests.dashboard.views.pages import EVERY_PAGE, OF_A_RUN, open_page
 from tests.lengths import is_long
 
 LocalStore.refresh = _patient(LocalStore.refresh)
@@ -80,7 +80,7 @@ os.environ.update(settings.to_environment())
 shown = {}
 for page in EVERY_PAGE if is_long() else ("runs", "overview", "metrics", "alerts"):
     tab = open_page(page, *(["run"] if page in OF_A_RUN else []))
-    shown[page] = {"exceptions": [str(error.value) for error in tab.exception], "text": said(tab)}
+    shown[page] = {"exceptions": [str(error.value) for error in tab.exception], "text": tab.said()}
 print(json.dumps(shown))
 """
 

@@ -175,8 +175,8 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> None:
         columns["Model"] = [gpu.name[:40] for gpu in gpus]
     fact_table(columns, "Last sample of each GPU", key="_gpus")
     for least, below, words in (
-        (0.99, np.inf, ":red[:material/error: Memory full]"),
-        (0.95, 0.99, ":orange[:material/warning: Memory nearly full]"),
+        (0.99, np.inf, ":red[✕ Memory full]"),
+        (0.95, 0.99, ":orange[▲ Memory nearly full]"),
     ):
         found = [str(gpu.number) for gpu in gpus if least <= _memory_share(gpu) < below]
         if found:

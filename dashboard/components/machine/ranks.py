@@ -110,7 +110,7 @@ def _name_slowest(grid: RankGrid) -> None:
     worst = slowest[0]
     if worst.ratio is not None and worst.ratio >= _CLEARLY_SLOWER:
         st.markdown(
-            f":material/speed: **Rank {worst.rank} is the slowest**: {worst.typical:.3g} s, "
+            f"**Rank {worst.rank} is the slowest**: {worst.typical:.3g} s, "
             f"{worst.ratio:.3g} times as long as the median rank."
         )
     else:

@@ -231,7 +231,6 @@ def _link_to_metrics(page: RunPage, first: int, last: int) -> None:
     st.page_link(
         page_links.page("metrics"),
         label="Show these steps in Metrics" if last > first else f"Show step {first:,} in Metrics",
-        icon=":material/show_chart:",
         query_params={"run": page.key, "from": str(max(0, first - room)), "to": str(last + room)},
     )
 
@@ -326,18 +325,13 @@ def choose_spans(page: RunPage, choice: SpanChoice) -> None:
 def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
     st.button(
         "Last steps",
-        icon=":material/last_page:",
         on_click=session.set_window,
         args=(None, session.OF_SPANS),
         help=f"The last {_STEPS} steps recorded in detail.",
     )
-    for label, icon, later in (
-        ("Earlier", ":material/chevron_left:", False),
-        ("Later", ":material/chevron_right:", True),
-    ):
+    for label, later in (("Earlier", False), ("Later", True)):
         st.button(
             label,
-            icon=icon,
             on_click=_move,
             args=(page, choice.rank, later),
             help=f"{label} steps recorded in detail.",
@@ -455,8 +449,7 @@ def _ask_for_trace(page: RunPage) -> None:
     reason = control_unavailable_reason(page.store, page.key)
     if st.button(
         "Record next steps in detail",
-        icon=":material/radio_button_checked:",
         disabled=reason is not None,
         help=reason or "The run records every span of its next steps; they appear here afterwards.",
     ) and send_request(page.store, page.key, {"actions": (_TRACE,)}, "record next steps in detail"):
-        st.toast("Request sent. The answer appears under Control.", icon=":material/schedule:")
+        st.toast("Request sent. The answer appears under Control.")

@@ -86,7 +86,7 @@ def _timeline(page: RunPage, choice: SpanChoice) -> None:
     events = page.store.events(page.key, kinds, limit=_MAX_EVENTS) if kinds else []
     bars = [*_session_bars(page), *(bar for record in events if (bar := _event_bar(record)) is not None)]
     if page.card.logged_by is not None and not bars:
-        st.info(f"This {md(page.card.logged_by, 40)} log has no events.", icon=":material/info:")
+        st.info(f"This {md(page.card.logged_by, 40)} log has no events.")
         return
     if not bars and not len(table) and not table.summaries:
         page_states.no_records(
@@ -135,7 +135,6 @@ def _table(page: RunPage, table: SpanTable) -> None:
             download_name(page.card.name, "trace", "json"),
             "application/json",
             on_click="ignore",
-            icon=":material/download:",
         )
 
 

@@ -56,7 +56,6 @@ def _ask() -> CompletionQuery:
             key="find",
             bind="query-params",
             placeholder="search prompts and answers",
-            icon=":material/search:",
             label_visibility="collapsed",
         )
         steps = st.text_input(
@@ -73,7 +72,7 @@ def _ask() -> CompletionQuery:
     try:
         wanted = parse_steps(steps)
     except ValueError as error:
-        st.warning(md(str(error)), icon=":material/search_off:")
+        st.warning(md(str(error)))
         wanted = None
     return CompletionQuery(text=text, steps=wanted, sort=sort)
 
@@ -117,7 +116,7 @@ def _list(
     if found.rows:
         completion_list(found.rows, chosen.place if chosen is not None else None, key=key)
     elif found.fraction_searched == 1.0 and found.fraction_read == 1.0:
-        st.info("No completions match.", icon=":material/search_off:")
+        st.info("No completions match.")
     pages = -(-found.matching // _PER_PAGE)
     if pages > 1:
         st.pagination(pages, max_visible_pages=5, key=pages_key)
@@ -162,9 +161,7 @@ def _one(page: RunPage, completions: Completions, one: Completion) -> None:
     if about:
         st.caption(md(" · ".join(about), 600))
     if one.cut:
-        st.caption(
-            f":material/content_cut: {md(', '.join(one.cut))} was too long for a record and is truncated."
-        )
+        st.caption(f"{md(', '.join(one.cut))} was too long for a record and is truncated.")
     if one.prompt:
         st.caption("Prompt")
         _text(one.prompt)

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 import random
 import time
 
 import pytest
 
-pytest.importorskip("streamlit")
-
 from dashboard import session
-from dashboard.components import frame
 from tests.dashboard.troubled_runs import steps, with_findings
-from tests.dashboard.views.pages import (
-    badges,
-    button,
-    chart_data,
-    charts,
-    curve_charts,
-    go_to,
-    headings,
-    is_well,
-    open_page,
-    said,
-    samples_of,
-    tables,
-)
-from tests.lengths import in_make_faults
-from tests.made_runs import append, step_record, write_run
+from tests.dashboard.views.pages import open_page
+from tests.made_runs import append, finding_record, step_record, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.confidence import CLEAR
@@ -84,11 +65,10 @@ def test_a_healthy_run_says_what_is_watched(logs):
 
     tab = open_page("alerts", "r")
 
-    assert is_well(tab)
-    assert "**No alerts.**" in said(tab)
+    assert "**No alerts.**" in tab.said()
     for kind in CATALOGUE.values():
-        assert kind.title in said(tab)
-    assert "Errors" in said(tab)
+        assert kind.title in tab.said()
+    assert "Errors" in tab.said()
 
 
 # ---------------------------------------------------------------- open and over
@@ -108,12 +88,11 @@ def test_what_a_run_kept_of_the_step_of_a_finding_is_next_to_its_chart(logs):
 
     tab = open_page("alerts", "r")
 
-    assert is_well(tab)
-    assert "At step 200: train_loss 9" in said(tab).replace("**", "")
-    batches = [table.values.tolist() for table in tables(tab) if "Sample of its batch" in table]
+    assert "At step 200: train_loss 9" in tab.said().replace("**", "")
+    batches = [table.values.tolist() for table in tab.tables() if "Sample of its batch" in table]
     assert [["200-b", 17.0], ["200-a", 1.0]] in batches, "the most unusual one first"
     assert "batch 200 is odd" in "\n".join(item.value for item in tab.code)
-    strip = samples_of(tab)
+    strip = tab.samples()
     assert [item[0] for row in strip["rows"] for cell in row["cells"] for item in cell] == [200]
 
 
@@ -123,11 +102,10 @@ def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(
     write_run(logs, "r", records, control=TAKES)
 
     tab = open_page("alerts", "r")
-    words = said(tab)
+    words = tab.said()
 
-    assert is_well(tab)
-    assert {"1 critical", "Critical"} <= set(badges(tab))
-    assert "Divergence" in headings(tab)
+    assert {"1 critical", "Critical"} <= set(tab.badges())
+    assert "Divergence" in tab.headings()
     assert "since step 200, detected at 20" in words
     share, right, of, _ = STRENGTHS[CLEAR]
     assert f"{100 * share:.0f} % sure" in words
@@ -136,7 +114,7 @@ def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(
         assert part in words
     assert "learning rate 1 · warm-up 25 steps · no gradient clipping in the configuration" in words
     assert buttons(tab, "Halve") == [], "a run that has ended cannot be asked"
-    (chart, *_) = curve_charts(tab)
+    (chart, *_) = tab.curve_charts()
     (band,) = chart["bands"]
     assert (band["start"], band["end"]) == (200, 399)
     assert chart["window"][0] < 200
@@ -149,68 +127,56 @@ def test_one_that_is_over_is_one_card_with_its_steps_and_without_a_button(live):
     live("spike", repeats=2)
 
     tab = open_page("alerts", "r")
-    words = said(tab)
+    words = tab.said()
 
-    assert is_well(tab)
-    assert headings(tab).count("Loss spike") == 1, "however many records report it"
-    assert "resolved" in badges(tab)
-    assert "1 warning" not in badges(tab), "only open ones are counted"
+    assert tab.headings().count("Loss spike") == 1, "however many records report it"
+    assert "resolved" in tab.badges()
+    assert "1 warning" not in tab.badges(), "only open ones are counted"
     for part in ("No alert is open.", "Resolved: Loss spike", "came back 2 times"):
         assert part in words
     for part in ("steps 200 to 202", ", resolved at 2", "3 records"):
         assert part in words
     assert buttons(tab, "Halve") == []
 
-    events = said(open_page("overview", "r"))
+    events = open_page("overview", "r").said()
 
     assert events.count("Loss spike resolved at step") == 1
-    assert ":material/bolt: finding" not in events
+    assert "Finding at step" not in events
+
+
+def test_no_alert_is_open_only_in_what_was_examined(live, monkeypatch):
+    live("spike")
+    monkeypatch.setattr(session, "is_partly", lambda how, run: how == "examined")
+
+    assert "No alert is open in what has been examined." in open_page("alerts", "r").said()
 
 
 def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
     run = write_run(logs, "r", ranks={1: {"sec_per_step": lambda _: 0.1}})
-    slow = {
-        "event": "finding",
-        "session": 1,
-        "id": "1-straggler-sec_per_step-2",
-        "kind": "straggler",
-        "severity": "warning",
-        "metric": "train_loss",
-        "start_step": 2,
-        "noticed_step": 42,
-        "state": "open",
-        "message": "Rank 1 is slower than the others in loading its data since step 2: 0.3 s a step",
-        "evidence": {"rank": 1.0, "ratio": 2.2},
-    }
-    append(run, [slow])
+    message = "Rank 1 is slower than the others in loading its data since step 2: 0.3 s a step"
+    append(run, [finding_record("straggler", 2, message=message, evidence={"rank": 1.0, "ratio": 2.2})])
 
     tab = open_page("alerts", "r")
 
-    assert is_well(tab)
-    assert "Rank 1 is slower than the others in loading its data" in said(tab)
-    assert "See *Time and machine*" in said(tab)
-    assert "not calibrated" in said(tab), "no labelled run has a slow rank"
-    assert not charts(tab)
+    assert "Rank 1 is slower than the others in loading its data" in tab.said()
+    assert "See *Time and machine*" in tab.said()
+    assert "not calibrated" in tab.said(), "no labelled run has a slow rank"
+    assert not tab.charts()
 
 
 # ---------------------------------------------------------------- equal ones
 
 
 def slower(step, *, over=True, lost=31.0):
-    return {
-        "event": "finding",
-        "id": f"1-throughput_drop-samples_per_sec-{step}",
-        "kind": "throughput_drop",
-        "severity": "warning",
-        "metric": "samples_per_sec",
-        "message": f"Slower since step {step}.",
-        "start_step": step,
-        "noticed_step": step + 5,
-        "time": 1.7e9 + step,
-        "session": 1,
-        "state": "resolved" if over else "open",
-        "evidence": {"lost_pct": lost, "usual": 99.0, "now": 68.0},
-    }
+    return finding_record(
+        "throughput_drop",
+        step,
+        metric="samples_per_sec",
+        message=f"Slower since step {step}.",
+        time=1.7e9 + step,
+        state="resolved" if over else "open",
+        evidence={"lost_pct": lost, "usual": 99.0, "now": 68.0},
+    )
 
 
 def test_equal_alerts_are_one_card_with_a_list_of_occurrences(logs):
@@ -218,27 +184,26 @@ def test_equal_alerts_are_one_card_with_a_list_of_occurrences(logs):
 
     tab = open_page("alerts", "r")
 
-    assert is_well(tab)
-    assert headings(tab).count("Slower than before") == 1
-    assert "20 times" in badges(tab)
-    assert "Resolved: Slower than before (20)" in said(tab)
-    assert "Slower since step 290." in said(tab), "the newest is shown first"
-    assert "29 % less" in said(tab)
+    assert tab.headings().count("Slower than before") == 1
+    assert "20 times" in tab.badges()
+    assert "Resolved: Slower than before (20)" in tab.said()
+    assert "Slower since step 290." in tab.said(), "the newest is shown first"
+    assert "29 % less" in tab.said()
     choice = tab.selectbox(key="_which r Slower than before")
     assert choice.options[0].startswith("✓ step 290 · −29")  # noqa: RUF001
     assert len(choice.options) == 20
-    [drawn] = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
+    [drawn] = next(iter(tab.figures().values()))["data"]
     assert drawn["base"][:2] == [290, 280], "all on one axis, where a click chooses one"
 
     choice.set_value("1-throughput_drop-samples_per_sec-270").run()
 
-    assert "Slower since step 270." in said(tab)
-    assert "Slower since step 290." not in said(tab)
+    assert "Slower since step 270." in tab.said()
+    assert "Slower since step 290." not in tab.said()
 
-    button(tab, "Mark all 20 as seen").click().run()
+    tab.button_called("Mark all 20 as seen").click().run()
 
     assert len(read_labels(folder).acknowledged) == 20
-    assert "All alerts have been seen or muted." in said(tab)
+    assert "All alerts have been seen or muted." in tab.said()
 
 
 def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
@@ -246,58 +211,13 @@ def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
 
     tab = open_page("alerts", "r")
 
-    assert "Resolved:" not in said(tab)
-    assert "3 times, 1 open" in badges(tab)
-    assert "1 warning" in badges(tab)
-    assert "Slower since step 200." in said(tab), "the open one is shown first"
+    assert "Resolved:" not in tab.said()
+    assert "3 times, 1 open" in tab.badges()
+    assert "1 warning" in tab.badges()
+    assert "Slower since step 200." in tab.said(), "the open one is shown first"
 
 
 # ---------------------------------------------------------------- a run that no one watched
-
-
-def test_a_run_without_finding_records_is_examined(logs):
-    write_run(logs, "r", steps("divergence"), status=None)
-
-    tab = open_page("alerts", "r")
-
-    assert is_well(tab)
-    assert "Divergence" in headings(tab)
-    assert "so far" not in said(tab)
-
-
-def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
-    records = steps(count=80)
-    for step in (40, 41):
-        records[1 + step]["train_loss"] = math.nan
-    write_run(logs, "r", records)
-
-    tab = open_page("alerts", "r")
-
-    assert is_well(tab)
-    assert "Critical" in badges(tab)
-    assert "train_loss is NaN or infinite from step 40 on (2 records)" in said(tab)
-    assert charts(tab) == 1
-
-
-@in_make_faults
-@pytest.mark.parametrize("page", ["alerts", "metrics"])
-def test_a_long_run_is_examined_in_slices_while_a_page_says_how_far(logs, monkeypatch, page):
-    monkeypatch.setattr(frame, "_FIRST_EXAMINE_S", 0.0)
-    write_run(logs, "r", steps("divergence", count=3_000), sessions=(range(3_000),))
-
-    tab = open_page(page, "r")
-
-    assert is_well(tab)
-    assert "of the records so far" in said(tab)
-    assert "Divergence" not in headings(tab)
-
-    for _ in range(60):
-        if "of the records so far" in said(tab):
-            tab.run()
-
-    assert is_well(tab)
-    assert "of the records so far" not in said(tab)
-    assert "Divergence" in headings(open_page("alerts", "r"))
 
 
 # ---------------------------------------------------------------- reported by others
@@ -344,10 +264,9 @@ def alarmed(logs):
 
 def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed):
     tab = open_page("alerts", "r")
-    words = said(tab)
+    words = tab.said()
 
-    assert is_well(tab)
-    assert {"2 critical", "1 warning", "1 info"} <= set(badges(tab))
+    assert {"2 critical", "1 warning", "1 info"} <= set(tab.badges())
     for part in (
         "The loss jumped from 1 to 9.",
         "a bad batch",
@@ -367,19 +286,19 @@ def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
     records = with_findings(steps("spike"))
     write_run(logs, "r", records, extra=[{"event": "error", "time": 1.7e9, "message": "no file"}])
 
-    assert "no file" in said(open_page("alerts", "r"))
+    assert "no file" in open_page("alerts", "r").said()
     for query in ({"severity": "Warning"}, {"state": "Resolved"}, {"kind": "Loss spike"}):
         tab = open_page("alerts", "r", **query)
 
-        assert "Loss spike" in headings(tab), query
-        assert "no file" not in said(tab), query
-    assert "No alerts match these filters." in said(open_page("alerts", "r", severity="Info"))
+        assert "Loss spike" in tab.headings(), query
+        assert "no file" not in tab.said(), query
+    assert "No alerts match these filters." in open_page("alerts", "r", severity="Info").said()
 
     tab = open_page("alerts", "r")
     next(item for item in tab.get("button_group") if item.key == "state").set_value(["open"]).run()
 
-    assert "Loss spike" not in headings(tab)
-    assert "no file" in said(tab)
+    assert "Loss spike" not in tab.headings()
+    assert "no file" in tab.said()
     assert buttons(tab, "Mark as seen")
     assert not buttons(tab, "Mute"), "what is left is an error"
 
@@ -395,14 +314,13 @@ def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
 
     (kept,) = read_labels(alarmed).acknowledged
     assert kept.startswith("f1:")
-    assert "The loss jumped" not in said(tab)
+    assert "The loss jumped" not in tab.said()
 
     (toggle,) = [item for item in tab.main.toggle if item.label == "Show 1 seen or muted alert"]
     toggle.set_value(True).run()
 
-    assert is_well(tab)
-    assert "The loss jumped" in said(tab)
-    assert "seen" in badges(tab)
+    assert "The loss jumped" in tab.said()
+    assert "seen" in tab.badges()
 
 
 # ---------------------------------------------------------------- muted
@@ -410,34 +328,25 @@ def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
 
 def test_a_muted_kind_is_folded_away_listed_not_marked_in_charts_and_can_be_unmuted(logs):
     folder = write_run(logs, "r", with_findings(steps("divergence")))
-    (chart, *_) = curve_charts(open_page("overview", "r"))
+    (chart, *_) = open_page("overview", "r").curve_charts()
     marks = [mark["text"] for mark in chart["marks"]]
     assert marks == ["Divergence"], "one mark, however many records report it"
     tab = open_page("alerts", "r")
 
-    button(tab, "Mute “Divergence” for this run").click().run()
+    tab.button_called("Mute “Divergence” for this run").click().run()
 
     assert read_labels(folder).muted == ("divergence",)
-    assert "Divergence" not in headings(tab)
-    assert "All alerts have been seen or muted." in said(tab)
+    assert "Divergence" not in tab.headings()
+    assert "All alerts have been seen or muted." in tab.said()
     overview = open_page("overview", "r")
-    assert "1 critical" not in badges(overview)
-    assert not curve_charts(overview)[0].get("marks")
+    assert "1 critical" not in overview.badges()
+    assert not overview.curve_charts()[0].get("marks")
+    assert [overview.announced()[name] for name in ("count", "say", "about")] == [0, "", ""]
 
-    button(tab, "Unmute “Divergence”").click().run()
+    tab.button_called("Unmute “Divergence”").click().run()
 
     assert read_labels(folder).muted == ()
-    assert "Divergence" in headings(tab)
-
-
-def test_a_dashboard_that_may_not_write_offers_no_button_that_would(logs, look_at):
-    write_run(logs, "r", with_findings(steps("divergence")), labels=Labels(muted=("plateau",)))
-    look_at(logs, read_only=True)
-    tab = open_page("alerts", "r")
-
-    assert is_well(tab)
-    assert "Divergence" in headings(tab)
-    assert not [item.label for item in tab.button if "seen" in item.label or "ute" in item.label]
+    assert "Divergence" in tab.headings()
 
 
 # ---------------------------------------------------------------- the button against it
@@ -474,16 +383,16 @@ def test_the_remedy_writes_the_request_and_shows_pending_then_the_answer(live):
     )
     tab.run()
 
-    assert "Halve lr_scale: 1 → 0.5: applied at step 399" in said(tab)
-    assert "pending" not in said(tab)
-    assert "lr_scale 1 → 0.5 at step 399: too early to say: 0 of 20 records." in said(tab)
+    assert "Halve lr_scale: 1 → 0.5: applied at step 399" in tab.said()
+    assert "pending" not in tab.said()
+    assert "lr_scale 1 → 0.5 at step 399: too early to say: 0 of 20 records." in tab.said()
 
     later = time.time() + 1
     append(folder, [{**step_record(400 + n, train_loss=0.9), "time": later + n} for n in range(25)])
     tab.run()
 
-    assert "0.9 after" in said(tab)
-    assert "it helped" in said(tab)
+    assert "0.9 after" in tab.said()
+    assert "it helped" in tab.said()
 
 
 def test_stopping_asks_once_more_in_the_card(live):
@@ -492,19 +401,19 @@ def test_stopping_asks_once_more_in_the_card(live):
 
     tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
 
-    assert "The run stops after the current step **without saving**." in said(tab)
+    assert "The run stops after the current step **without saving**." in tab.said()
     assert not (folder / CONTROL).exists(), "a question is no request"
 
     tab.run()
-    button(tab, "Let it run").click().run()
+    tab.button_called("Let it run").click().run()
 
     assert not (folder / CONTROL).exists()
 
     tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
-    button(tab, "Yes, stop").click().run()
+    tab.button_called("Yes, stop").click().run()
 
     assert read_request(folder).actions == ("stop",)
-    assert "Stop: pending" in said(tab)
+    assert "Stop: pending" in tab.said()
 
 
 def test_a_run_that_declares_nothing_fitting_has_no_button(live):
@@ -512,8 +421,8 @@ def test_a_run_that_declares_nothing_fitting_has_no_button(live):
 
     tab = open_page("alerts", "r")
 
-    assert "Divergence" in headings(tab)
-    assert "since step 200" in said(tab)
+    assert "Divergence" in tab.headings()
+    assert "since step 200" in tab.said()
     assert [label for label in buttons(tab) if "Halve" in label or "top" in label] == []
 
 
@@ -522,7 +431,7 @@ def test_what_the_run_asked_of_itself_is_shown(logs):
     own = {**asked, "id": "finding:nan:1-nan-train_loss-200", "source": "finding", "global_step": 203}
     write_run(logs, "r", with_findings(steps("nan")), extra=[own], status="stopped")
 
-    assert "requested by the run itself: stop applied at step 203" in said(open_page("alerts", "r"))
+    assert "requested by the run itself: stop applied at step 203" in open_page("alerts", "r").said()
 
 
 # ---------------------------------------------------------------- on the other pages
@@ -531,11 +440,10 @@ def test_what_the_run_asked_of_itself_is_shown(logs):
 def test_the_worst_open_alert_is_on_every_page_with_a_link_to_the_others(alarmed):
     tab = open_page("metrics", "r")
 
-    assert "2 critical" in badges(tab), "a finding and an error"
-    assert "no file" in said(tab), "what has no step is news of the whole run"
-    (link,) = tab.get("page_link")
-    assert link.proto.help == "What to try"
-    assert link.proto.page.endswith("alerts")
+    assert "2 critical" in tab.badges(), "a finding and an error"
+    assert "no file" in tab.said(), "what has no step is news of the whole run"
+    assert any("lost 5 records" in warning.value and "disk full" in warning.value for warning in tab.warning)
+    assert '<a class="telemetry-alert" href="/alerts?run=r" title="What to try">' in tab.html()
 
 
 def test_what_is_over_or_seen_is_no_longer_on_every_page(logs):
@@ -552,7 +460,7 @@ def test_what_is_over_or_seen_is_no_longer_on_every_page(logs):
 
 
 def tab_warns(tab):
-    return bool([badge for badge in badges(tab) if "critical" in badge or "warning" in badge])
+    return bool([badge for badge in tab.badges() if "critical" in badge or "warning" in badge])
 
 
 def test_a_critical_finding_of_a_live_run_is_announced_once(live):
@@ -563,7 +471,7 @@ def test_a_critical_finding_of_a_live_run_is_announced_once(live):
     assert "Divergence" in toasts(tab)[0]
 
     tab.run()
-    go_to(tab, "alerts")
+    tab.go_to("alerts")
 
     assert toasts(tab) == []
 
@@ -599,33 +507,21 @@ def test_an_error_and_a_hang_show_their_stacks_as_plain_text(logs):
         "stack": ["train.py:9 in <module>", "**bold**.py:1 in f"],
         "output": ["<b>the last words</b>"],
     }
-    hang = {
-        "event": "finding",
-        "seq": 901,
-        "session": 1,
-        "time": 1_700_000_600.0,
-        "id": "1-hang-global_step-399",
-        "kind": "hang",
-        "severity": "warning",
-        "metric": "global_step",
-        "start_step": 399,
-        "noticed_step": 399,
-        "state": "open",
-        "message": "No step for 301 s.",
-        "stacks": [{"threads": ["MainThread"], "stack": ["dist.py:3 in all_reduce"]}],
-    }
+    hang = finding_record(
+        "hang", 399, time=1_700_000_600.0, metric="global_step", message="No step for 301 s."
+    )
+    hang["stacks"] = [{"threads": ["MainThread"], "stack": ["dist.py:3 in all_reduce"]}]
     write_run(logs, "r", [*steps(), error, hang])
 
     tab = open_page("alerts", "r")
 
-    assert is_well(tab)
-    assert "7 times" in said(tab)
+    assert "7 times" in tab.said()
     assert [block.value for block in tab.main.code] == [
         "train.py:9 in <module>\n**bold**.py:1 in f",
         "<b>the last words</b>",
         "dist.py:3 in all_reduce",
     ]
-    assert curve_charts(tab) == [], "an error is no point of a curve"
+    assert tab.curve_charts() == [], "an error is no point of a curve"
 
 
 # ---------------------------------------------------------------- rules of one's own
@@ -636,17 +532,16 @@ def test_a_rule_is_tried_kept_followed_and_removed(logs):
 
     tab = open_page("alerts", "r")
     tab.text_input("_rule_when").set_value("train_los > 1").run()
-    assert "did you mean train_loss?" in said(tab)
+    assert "did you mean train_loss?" in tab.said()
     tab.text_input("_rule_when").set_value("train_loss >").run()
-    assert "is missing (character 13)" in said(tab)
+    assert "is missing (character 13)" in tab.said()
     tab.text_input("_rule_when").set_value("train_loss > 0").run()
-    assert "Would have fired once in this run, first at step 0." in said(tab)
+    assert "Would have fired once in this run, first at step 0." in tab.said()
     tab.text_input("_rule_name").set_value("above zero").run()
-    button(tab, "Keep for the project").click().run()
+    tab.button_called("Keep for the project").click().run()
 
-    assert is_well(tab)
-    assert "above zero" in headings(tab)
+    assert "above zero" in tab.headings()
     tab = open_page("alerts", "r")
-    assert "above zero" in headings(tab)
-    button(tab, "Remove").click().run()
-    assert "above zero" not in headings(tab)
+    assert "above zero" in tab.headings()
+    tab.button_called("Remove").click().run()
+    assert "above zero" not in tab.headings()

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("streamlit")
-
 from dashboard.components.event_list import event_lines
 from dashboard.components.frame import tab_title
-from tests.dashboard.troubled_runs import steps, with_findings
-from tests.dashboard.views.pages import announced, is_well, open_page, said
-from tests.made_runs import write_run
-from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.runfolder.labels import Labels
+from tests.dashboard.views.pages import open_page
+from tests.made_runs import finding, finding_record, write_run
 from toolkit.telemetry.runfolder.status import Status
 from toolkit.telemetry.runs.store import RunCard
-
-
-def alert(kind, severity):
-    return Finding(id=kind, kind=kind, severity=severity, message="m", state="open", start_step=5)
-
-
-def test_what_was_muted_is_not_announced(logs):
-    write_run(logs, "r", with_findings(steps("divergence")), labels=Labels(muted=("divergence",)))
-
-    tab = open_page("overview", "r")
-    data = announced(tab)
-
-    assert "what now" not in said(tab), "the run finished"
-    assert (data["count"], data["say"], data["about"]) == (0, "", "")
 
 
 def test_a_lost_run_says_what_to_do_now(logs):
@@ -44,13 +25,13 @@ def test_a_lost_run_says_what_to_do_now(logs):
     )
 
     tab = open_page("overview", "r")
-    words = said(tab)
+    words = tab.said()
 
-    assert is_well(tab)
     assert "The run was lost: what now?" in words
     assert "It was last seen at step 99." in words
-    assert "**Last good checkpoint**: step 50" in words
-    assert {"/out/**50**.pt", "python run.py '/a_*b*.yaml'"} <= {code.value for code in tab.code}
+    assert "Last good checkpoint: step 50" in words
+    assert "/out/**50**.pt" in words
+    assert "python run.py '/a_*b*.yaml'" in words
     assert "The trainer resumes from the latest checkpoint in its save folder." in words
 
 
@@ -69,9 +50,8 @@ def test_what_is_not_recorded_is_named_as_such(logs, status, words):
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
     for part in (*words, "No checkpoint was recorded"):
-        assert part in said(tab)
+        assert part in tab.said()
 
 
 def test_a_critical_alert_is_in_the_title_of_the_tab():
@@ -84,22 +64,19 @@ def test_a_critical_alert_is_in_the_title_of_the_tab():
         from_zero=True,
         status=Status(name="running", why="", sure=True),
     )
-    critical = alert("divergence", "critical")
+    critical = finding("divergence", severity="critical")
 
     assert tab_title(card, "●", []) == "● 22% flux"
-    assert tab_title(card, "●", [alert("spike", "warning")]) == "● 22% flux"
+    assert tab_title(card, "●", [finding("spike")]) == "● 22% flux"
     assert tab_title(card, "●", [critical]) == "⛔ Divergence · 22% flux"
 
 
 # ---------------------------------------------------------------- latest events
 
 
-def finding(number, state="resolved"):
-    return {"event": "finding", "id": f"f{number}", "kind": "throughput_drop", "state": state, "time": 90.0}
-
-
 def test_repeated_events_are_one_line():
-    events = [finding(3), finding(3, "open"), finding(2), finding(1)]
+    steps_and_states = ((3, "resolved"), (3, "open"), (2, "resolved"), (1, "resolved"))
+    events = [finding_record("throughput_drop", at, state=state, time=90.0) for at, state in steps_and_states]
     events += [{"event": "completion", "global_step": 100 - step, "time": 80.0} for step in range(6)]
 
     slower, completion = event_lines(events, 100.0)
@@ -115,9 +92,6 @@ def test_a_session_starts_once_and_errors_stay_apart():
 
     lines = event_lines([*errors, *starts], 2.0)
 
-    assert [line.split(": ", 1)[1].split(" :gray")[0] for line in lines[2:]] == [
-        "Session 2 started",
-        "Session 1 started",
-    ]
+    assert [line.split(" :gray")[0] for line in lines[2:]] == ["Session 2 started", "Session 1 started"]
     assert "KeyError" in lines[0]
     assert "ValueError" in lines[1]

@@ -7,18 +7,7 @@ import math
 
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import (
-    curve_charts,
-    is_well,
-    open_page,
-    run_table,
-    runs_offered,
-    said,
-    sent_to_components,
-    tables,
-)
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
 
@@ -41,60 +30,43 @@ MANY = ",".join(f"r{number}" for number in range(10))
 
 
 def curve_names(tab):
-    return {curve["label"] for curve in curve_charts(tab)[0]["curves"]}
+    return {curve["label"] for curve in tab.curve_charts()[0]["curves"]}
 
 
 def groups(tab):
     return {
         group["label"]: [curve["run"] for curve in group["curves"]]
-        for group in curve_charts(tab)[0]["groups"]
+        for group in tab.curve_charts()[0]["groups"]
     }
-
-
-def test_without_runs_picked_the_page_says_what_to_pick(ten):
-    tab = open_page("compare")
-
-    assert is_well(tab)
-    assert "Pick two to 50 runs" in said(tab)
 
 
 def test_two_runs_are_drawn_over_each_other_and_compared_with_the_first(ten):
     tab = open_page("compare", runs="r0,r1")
 
-    assert is_well(tab)
-    assert [chart["title"] for chart in curve_charts(tab)] == ["train_loss", "lr"]
+    assert [chart["title"] for chart in tab.curve_charts()] == ["train_loss", "lr"]
     assert curve_names(tab) == {"r0", "r1"}
-    summary = run_table(tab).set_index("Run")
+    summary = tab.run_table().set_index("Run")
     assert summary["last"]["r0"] == "1 ★"
     assert summary["last"]["r1"] == "2  (+100.0%)"
-    assert "Really better?** Not decided whether r1 is better than r0" in said(tab)
-    assert "lr 2 of 2 runs" in said(tab).replace("**", "").replace(":gray[", "").replace("]", "")
+    assert "Really better?** Not decided whether r1 is better than r0" in tab.said()
+    assert "lr 2 of 2 runs" in tab.said().replace("**", "").replace(":gray[", "").replace("]", "")
 
 
 def test_metric_and_baseline_come_from_the_link_and_can_be_changed(ten):
     tab = open_page("compare", runs="r0,r1", base="r1", metric="lr")
 
     assert tab.selectbox(key="base").value == "r1"
-    assert curve_charts(tab)[0]["title"] == "lr"
-    assert "base" not in curve_charts(tab)[0]
+    assert tab.curve_charts()[0]["title"] == "lr"
+    assert "base" not in tab.curve_charts()[0]
     tab.toggle(key="diff").set_value(True).run()
-    assert [chart["base"] for chart in curve_charts(tab)] == ["r1", "r1"]
+    assert [chart["base"] for chart in tab.curve_charts()] == ["r1", "r1"]
 
     tab = open_page("compare", runs="r0,r1")
     tab.selectbox(key="base").set_value("r1").run()
 
-    summary = run_table(tab).set_index("Run")
+    summary = tab.run_table().set_index("Run")
     assert (summary["last"]["r0"], summary["last"]["r1"]) == ("1  (-50.0%) ★", "2")
     assert tab.query_params["base"] == "r1"
-
-
-def test_eight_runs_are_drawn_each_in_its_own_look(ten):
-    tab = open_page("compare", runs=",".join(f"r{number}" for number in range(8)))
-
-    assert is_well(tab)
-    curves = curve_charts(tab)[0]["curves"]
-    assert len({(*curve["colour"], curve.get("dash")) for curve in curves}) == 8
-    assert len({curve["colour"][0] for curve in curves}) == 6, "the others differ by dash"
 
 
 def test_no_more_than_fifty_are_taken_from_the_url_and_the_page_says_so(logs):
@@ -102,30 +74,28 @@ def test_no_more_than_fifty_are_taken_from_the_url_and_the_page_says_so(logs):
         write_run(logs, f"r{number}", sessions=(range(2),))
     tab = open_page("compare", runs=",".join(f"r{number}" for number in range(52)))
 
-    assert is_well(tab)
     assert len(tab.multiselect(key="_compared").value) == 50
-    assert "Not shown: the last 2 runs of the link, because at most 50 are compared." in said(tab)
+    assert "Not shown: the last 2 runs of the link, because at most 50 are compared." in tab.said()
 
 
 def test_unknown_runs_in_the_url_are_left_out(ten):
     tab = open_page("compare", runs="r0,gone,../../etc,r1,")
 
-    assert is_well(tab)
     assert tab.multiselect(key="_compared").value == ["r0", "r1"]
-    assert "Not shown: gone, ../../etc, because there is no such run." in said(tab)
+    assert "Not shown: gone, ../../etc, because there is no such run." in tab.said()
 
-    assert "Pick two to 50 runs" in said(open_page("compare", runs="gone,nowhere"))
+    assert "Pick two to 50 runs" in open_page("compare", runs="gone,nowhere").said()
 
 
 def test_only_what_was_configured_differently_is_listed(ten):
     tab = open_page("compare", runs="r0,r1")
 
-    found = tables(tab)[0]
+    found = tab.tables()[0]
     assert list(found["What"]) == ["learning_rate", "optimizer.eps"]
     assert list(found["r1"]) == ["1", "1"]
-    assert list(run_table(tab)["learning_rate"]) == ["0", "1"], "and in the legend"
+    assert list(tab.run_table()["learning_rate"]) == ["0", "1"], "and in the legend"
     # Each of many runs is a row.
-    many = tables(open_page("compare", runs=MANY))[0]
+    many = open_page("compare", runs=MANY).tables()[0]
     assert list(many["Run"]) == MANY.split(",")
     assert list(many["optimizer.eps"]) == ["0", "1"] * 5
 
@@ -150,8 +120,7 @@ def test_code_packages_and_command_line_are_differences_too(logs):
         (folder / "code" / "1.json").write_text(json.dumps(known))
     tab = open_page("compare", runs="a,b,c")
 
-    assert is_well(tab)
-    found = tables(tab)[0].set_index("What")
+    found = tab.tables()[0].set_index("What")
     assert set(found.index) == {"code commit", "command line", "package torch"}
     assert list(found.loc["package torch"][["a", "b", "c"]]) == ["2.1", "2.2", "2.1"]
     assert found["b"]["code commit"] == "c0ffeec0ff, changed"
@@ -163,7 +132,7 @@ def test_names_and_tags_are_no_differences(logs):
     for name in "ab":
         write_run(logs, name, start={"config": {"name": name, "telemetry": {"tags": [name, "x"]}, "lr": 1}})
 
-    assert "No differences in what these runs recorded." in said(open_page("compare", runs="a,b"))
+    assert "No differences in what these runs recorded." in open_page("compare", runs="a,b").said()
 
 
 def test_runs_are_grouped_by_settings_by_all_but_the_seed_or_by_tag(logs):
@@ -185,15 +154,13 @@ def test_runs_are_grouped_by_settings_by_all_but_the_seed_or_by_tag(logs):
     by_rank.multiselect(key="by").set_value(["learning_rate", "lora_rank"]).run()
     but_seed = open_page("compare", runs=runs, by="all but the seed")
 
-    assert is_well(by_tag)
     assert {label: len(of) for label, of in groups(by_tag).items()} == {"all": 4, "even": 4, "odd": 4}
-    assert is_well(by_rank)
     assert list(groups(by_rank)) == [
         f"learning_rate {rate}, lora_rank {rank}" for rate in ("1e-4", "0.001") for rank in (4, 8)
     ]
     assert groups(but_seed) == groups(by_rank)
     assert groups(by_rank)["learning_rate 0.001, lora_rank 8"] == ["r2", "r3"]
-    table = run_table(by_rank)
+    table = by_rank.run_table()
     assert list(table["runs"]) == ["2"] * 4
     assert table["last"][0].startswith("0.5 ± 0.71 ")
 
@@ -202,25 +169,19 @@ def test_groups_are_compared_with_one_of_them(ten):
     # As links of before name it.
     tab = open_page("compare", runs=MANY, by="optimizer.eps", base="1", diff="true")
 
-    assert is_well(tab)
-    assert {chart["base"] for chart in curve_charts(tab)} == {"1"}
+    assert {chart["base"] for chart in tab.curve_charts()} == {"1"}
     assert list(groups(tab)) == ["0", "1"]
     # The losses are 1, 3, 5, 7, 9 and 2, 4, 6, 8, 10.
-    last = run_table(tab).set_index("By optimizer.eps")["last"]
+    last = tab.run_table().set_index("By optimizer.eps")["last"]
     assert list(last[["0", "1"]]) == ["5 ± 3.2  (-16.7%) ★", "6 ± 3.2"]
     tab.selectbox(key="base").set_value("0").run()
-    assert {chart["base"] for chart in curve_charts(tab)} == {"0"}
+    assert {chart["base"] for chart in tab.curve_charts()} == {"0"}
 
 
 def test_hidden_runs_are_in_the_address_and_their_eyes_are_closed(ten):
     tab = open_page("compare", runs="r0,r1,r2", hide="r1")
 
-    rows = {
-        row["key"]: row.get("hidden")
-        for text in sent_to_components(tab)
-        for row in json.loads(text).get("rows", ())
-    }
-    assert is_well(tab)
+    rows = {row["key"]: row.get("hidden") for data in tab.sent("rows") for row in data["rows"]}
     assert [key for key, hidden in rows.items() if hidden] == ["r1"]
 
 
@@ -231,7 +192,7 @@ def colours(logs):
 def test_a_run_keeps_the_colour_it_had_when_it_was_first_compared(ten):
     write_labels(ten / "r3", Labels(colour="#123456", notes="mine"))
     several = ",".join(f"r{number}" for number in range(8))
-    table = run_table(open_page("compare", runs=several))
+    table = open_page("compare", runs=several).run_table()
     first = colours(ten)
 
     assert len(table) == 8
@@ -246,20 +207,12 @@ def test_a_run_keeps_the_colour_it_had_when_it_was_first_compared(ten):
     assert colours(ten)[9] not in (None, first[5])
 
 
-def test_a_read_only_page_writes_no_colour(ten, look_at):
-    look_at(ten, read_only=True)
-
-    assert is_well(open_page("compare", runs="r0,r1,r2"))
-    assert colours(ten) == [None] * 10
-
-
 @pytest.mark.parametrize("axis", ["Relative time", "progress", "metric:lr"])
 def test_every_axis_is_for_groups_too(ten, axis):
     tab = open_page("compare", runs=MANY, by="optimizer.eps", x=axis, stat="median")
 
-    assert is_well(tab)
-    assert all("axis" not in chart for chart in curve_charts(tab)), "it follows the switches"
-    assert {chart["statistic"] for chart in curve_charts(tab)} == {"median"}
+    assert all("axis" not in chart for chart in tab.curve_charts()), "it follows the switches"
+    assert {chart["statistic"] for chart in tab.curve_charts()} == {"median"}
 
 
 def test_the_page_opens_on_the_metric_by_which_runs_are_sorted(logs):
@@ -274,7 +227,7 @@ def test_the_page_opens_on_the_metric_by_which_runs_are_sorted(logs):
         )
     tab = open_page("compare", runs="a,b")
 
-    assert [chart["title"] for chart in curve_charts(tab)] == ["val_loss", "train_loss", "reward"]
+    assert [chart["title"] for chart in tab.curve_charts()] == ["val_loss", "train_loss", "reward"]
 
 
 def test_metrics_with_other_names_of_one_thing_are_one(logs):
@@ -285,13 +238,13 @@ def test_metrics_with_other_names_of_one_thing_are_one(logs):
     )
     tab = open_page("compare", runs="ours,mine,theirs", metric="val/loss")
 
-    assert [chart["title"] for chart in curve_charts(tab)] == ["val_loss", "train_loss"]
-    assert {curve["run"]: curve["metric"] for curve in curve_charts(tab)[0]["curves"]} == {
+    assert [chart["title"] for chart in tab.curve_charts()] == ["val_loss", "train_loss"]
+    assert {curve["run"]: curve["metric"] for curve in tab.curve_charts()[0]["curves"]} == {
         "ours": "val_loss",
         "mine": "val_loss",
         "theirs": "val/loss",
     }
-    assert list(run_table(tab)["last"]) == ["4"] * 3
+    assert list(tab.run_table()["last"]) == ["4"] * 3
 
 
 def test_runs_without_anything_in_common_or_at_all_are_compared_all_the_same(logs):
@@ -301,14 +254,14 @@ def test_runs_without_anything_in_common_or_at_all_are_compared_all_the_same(log
     write_run(logs, "d", curves={"x": lambda step: 0.0})
 
     for runs in ("a,b", "a,c", "c,b", "d,a"):
-        assert is_well(open_page("compare", runs=runs)), runs
+        assert open_page("compare", runs=runs).is_well(), runs
 
 
 def test_a_baseline_of_zero_gives_no_percentage_and_what_is_no_number_is_counted(logs):
     write_run(logs, "zero", curves={"train_loss": lambda step: 0.0})
     write_run(logs, "one", curves={"train_loss": lambda step: math.nan if step == 7 else 1.0})
 
-    summary = run_table(open_page("compare", runs="zero,one")).set_index("Run")
+    summary = open_page("compare", runs="zero,one").run_table().set_index("Run")
 
     assert summary["last"]["one"] == "1"
     assert list(summary["NaN or infinite"][["one", "zero"]]) == ["1", "0"]
@@ -327,15 +280,14 @@ def test_namesakes_have_labels_in_curves_tables_and_every_select(logs):
     labels = {"same-0 lr=1", "same-1 lr=0.1", "same-2 lr=0.01"}
 
     tab = open_page("compare", runs="same-0,same-1,same-2")
-    assert is_well(tab)
     assert labels <= curve_names(tab)
-    assert set(run_table(tab)["Run"]) == labels
+    assert set(tab.run_table()["Run"]) == labels
     assert set(tab.selectbox(key="base").options) == labels
     assert len({*tab.multiselect(key="_compared").options}) == 3
 
     sweep = open_page("runs", show="Sweep")
-    assert "Best of 3 runs: [same-0 lr=1](overview?run=same-0)" in said(sweep)
-    assert "[same-1 lr=0.1](overview?run=same-1), is 100 %" in said(sweep)
+    assert "Best of 3 runs: [same-0 lr=1](overview?run=same-0)" in sweep.said()
+    assert "[same-1 lr=0.1](overview?run=same-1), is 100 %" in sweep.said()
     for page in ("overview", "config_notes"):
         tab = open_page(page, run="same-0")
         for select in tab.selectbox:
@@ -348,7 +300,7 @@ def test_no_two_runs_have_one_text_in_a_select_however_long_or_odd_their_names_a
     ):
         write_run(logs, f"run-{number}", display_name=name, sessions=(range(2),))
     tab = open_page("compare", runs="run-0,run-1")
-    offered = runs_offered(open_page("overview", run="run-1"))
+    offered = open_page("overview", run="run-1").runs_offered()
 
     for options in (tab.multiselect(key="_compared").options, [text for _, text in offered]):
         assert len(set(options)) == 6, options
@@ -358,10 +310,9 @@ def test_why_two_runs_differ_is_said_on_a_click_and_not_before(logs):
     for name, rate in (("a", 1e-3), ("b", 2e-3)):
         write_run(logs, name, start={"config": {"learning_rate": rate, "notes": name}})
     tab = open_page("compare", runs="a,b")
-    assert "equal" not in said(tab)
+    assert "equal" not in tab.said()
 
     tab.button(key="_why_asked").click().run()
 
-    assert is_well(tab)
-    assert "They are equal to the last digit" in said(tab)
+    assert "They are equal to the last digit" in tab.said()
     assert any("the likely causes first" in expander.label for expander in tab.expander)

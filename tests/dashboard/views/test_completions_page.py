@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 import re
 
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import is_well, open_page, said, samples_of, sent_to_components
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import append, completion, write_run
 
 
-def data_of(tab):
-    return [json.loads(text) for text in sent_to_components(tab)]
-
-
-def sent(tab, name):
-    """Return what is sent to the browser's components, those that have `name` in it."""
-    return [one[name] for one in data_of(tab) if name in one]
-
-
 def rows(tab):
-    (found,) = sent(tab, "rows")
-    return found
+    (found,) = tab.sent("rows")
+    return found["rows"]
 
 
 def chosen(tab):
-    found = next(one["chosen"] for one in data_of(tab) if "rows" in one)
-    return found
+    return tab.sent("rows")[0]["chosen"]
 
 
 def codes(tab):
@@ -45,7 +32,7 @@ def show(logs):
     def write_and_open(records, status="finished", **query):
         write_run(logs, "r", extra=records, status=status)
         tab = open_page("samples", "r", **query)
-        assert is_well(tab)
+        assert tab.is_well()
         return tab
 
     return write_and_open
@@ -54,9 +41,9 @@ def show(logs):
 def test_a_run_without_any_says_how_to_get_some(show):
     tab = show([])
 
-    assert "No samples." in said(tab)
+    assert "No samples." in tab.said()
     assert any("log.log_completion(step" in code for code in codes(tab))
-    assert "GRPO" in said(tab)
+    assert "GRPO" in tab.said()
 
 
 def test_next_to_samples_they_are_one_click_away_and_a_link_shows_them(show):
@@ -64,7 +51,7 @@ def test_next_to_samples_they_are_one_click_away_and_a_link_shows_them(show):
 
     tab = show([image, completion(1, "answer 1")])
 
-    assert samples_of(tab) is not None
+    assert tab.samples() is not None
     assert codes(tab) == []
     assert codes(open_page("samples", "r", show="Completions")) == ["answer 1"]
 
@@ -81,7 +68,7 @@ def test_they_are_listed_newest_first_and_the_first_is_shown_in_full(show):
     ]
     assert codes(tab) == ["Why 3?", "answer 3"]
     assert chosen(tab) == rows(tab)[0]["place"]
-    assert "3 completions" in said(tab)
+    assert "3 completions" in tab.said()
 
 
 def test_the_address_names_the_one_that_is_shown_and_one_that_is_not_there_is_the_first(show, logs):
@@ -94,7 +81,6 @@ def test_the_address_names_the_one_that_is_shown_and_one_that_is_not_there_is_th
 
     for other in ("12345678", "-1", "x", "9" * 40, "١٢", str(place + 1)):
         tab = open_page("samples", "r", i=other)
-        assert is_well(tab)
         assert codes(tab) == ["answer 3"], other
 
 
@@ -118,15 +104,14 @@ def test_search_steps_and_sorting_are_in_the_address(show):
     tab = open_page("samples", "r", find="SKY", step="3-7", order="Lowest reward")
 
     assert [row["answer"] for row in rows(tab)] == ["sky 7", "sky 5", "sky 3"]
-    assert "3 of 10 completions" in said(tab)
+    assert "3 of 10 completions" in tab.said()
 
     tab.text_input(key="find").set_value("elephant").run()
-    assert "No completions match." in said(tab)
+    assert "No completions match." in tab.said()
 
     tab.text_input(key="find").set_value("").run()
     tab.text_input(key="step").set_value("abc").run()
-    assert is_well(tab)
-    assert "'abc' is not a step or range; write 300, 100-200, 100- or -200" in said(tab)
+    assert "'abc' is not a step or range; write 300, 100-200, 100- or -200" in tab.said()
     assert len(rows(tab)) == 10
 
 
@@ -170,11 +155,11 @@ def test_nan_and_rewards_by_function_are_shown(show):
         ("grpo · eval", "advantage -0.5"),
         ("completion", "NaN"),
     ]
-    assert "label undesirable" in said(tab)
-    assert "finish_reason length" in said(tab)
+    assert "label undesirable" in tab.said()
+    assert "finish_reason length" in tab.said()
 
     tab = open_page("samples", "r", i=str(rows(tab)[1]["place"]))
-    assert "reward NaN · rewards/format 1 · rewards/maths 0.25" in said(tab)
+    assert "reward NaN · rewards/format 1 · rewards/maths 0.25" in tab.said()
 
 
 _SIDE = re.compile(
@@ -184,7 +169,7 @@ _SIDE = re.compile(
 
 def panes(tab):
     """Return title, note and text of each side; what is marked as inserted is in [], as deleted in {}."""
-    shown = next((text for text in sent(tab, "html") if "telemetry-sides" in text), "")
+    shown = next((data["html"] for data in tab.sent("html") if "telemetry-sides" in data["html"]), "")
     for name, mark in (("<ins>", "["), ("</ins>", "]"), ("<del>", "{"), ("</del>", "}")):
         shown = shown.replace(name, mark)
     return [tuple(map(html.unescape, side)) for side in _SIDE.findall(shown)]
@@ -224,7 +209,7 @@ def test_the_same_prompt_at_an_earlier_step_is_shown_next_to_it(show):
         ]
     )
 
-    assert "The same prompt occurs 2 more times." in said(tab)
+    assert "The same prompt occurs 2 more times." in tab.said()
     assert [pane[:2] for pane in panes(tab)] == [
         ("step 100", "reward 0.1"),
         ("step 200", "reward 0.2"),
@@ -245,7 +230,7 @@ def test_the_same_prompt_at_an_earlier_step_is_shown_next_to_it(show):
 def test_two_that_differ_in_nothing_or_everything_are_reported_so(show):
     words = [" ".join(f"{letter}{number}" for number in range(2_000)) for letter in "ab"]
     tab = show([completion(1, words[0], prompt="p"), completion(2, words[1], prompt="p")])
-    assert "differ too much" in said(tab)
+    assert "differ too much" in tab.said()
     assert [pane[2] for pane in panes(tab)] == words
 
 
@@ -264,5 +249,5 @@ def test_a_truncated_text_and_dropped_completions_are_reported(show):
         ]
     )
 
-    assert "completion was too long for a record and is truncated." in said(tab)
-    assert "1,234 more were not recorded" in said(tab)
+    assert "completion was too long for a record and is truncated." in tab.said()
+    assert "1,234 more were not recorded" in tab.said()

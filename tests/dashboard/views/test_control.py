@@ -8,20 +8,11 @@ import time
 
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import (
-    button,
-    is_well,
-    open_page,
-    open_settings,
-    press_in_dialog,
-    said,
-    tables,
-)
+from tests.dashboard.views.pages import open_page, open_settings
 from tests.lengths import in_make_faults
-from tests.made_runs import append, write_run
+from tests.made_runs import append, finding_record, write_run
 from toolkit.telemetry.runfolder.control import read_request
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.layout import CONTROL
 
 TAKES = {
@@ -60,24 +51,13 @@ def controls(tab):
 def test_a_live_run_can_be_asked_for_what_it_declares_and_we_know(run):
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
     assert controls(tab)
     assert not any(item.disabled for item in controls(tab))
-    assert "every 20 steps" in said(tab)
+    assert "every 20 steps" in tab.said()
     labels = [item.label for item in controls(tab) if item.label.startswith(("Sa", "St", "ex"))]
     assert labels == ["Save", "Sample", "Save and stop", "Stop"]
     # Beyond its limits a browser shows what was typed, and says nothing of it to the server.
     assert [(box.min, box.max) for box in tab.sidebar.number_input] == [(None, None)] * 3
-
-
-@pytest.mark.parametrize("status", ["finished", "stopped", "failed", "lost"])
-def test_a_run_that_has_ended_has_no_controls_and_no_words_about_them(logs, status):
-    write_run(logs, "r", status=status, control=TAKES)
-
-    tab = open_page("overview", "r")
-
-    assert not controls(tab)
-    assert not tab.sidebar.caption
 
 
 def test_a_run_that_takes_no_requests_says_so(logs):
@@ -85,24 +65,26 @@ def test_a_run_that_takes_no_requests_says_so(logs):
 
     tab = open_page("overview", "r")
 
-    assert "Control is disabled for this run" in said(tab)
+    assert "Control is disabled for this run" in tab.said()
     assert not controls(tab)
 
 
 def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_at):
+    append(run, [finding_record("divergence", 5, severity="critical")])
+    write_labels(run, Labels(muted=("plateau",), other={"pinned_metrics": ["lr", 7, "gone", "lr"]}))
     look_at(logs, read_only=True)
 
-    tab = open_page("overview", "r")
+    tab, notes, alerts = (open_page(page, "r") for page in ("overview", "config_notes", "alerts"))
 
-    assert "--read-only" in said(tab)
+    assert "--read-only" in tab.said()
     assert not controls(tab)
-
-    notes = open_page("config_notes", "r")
-
-    assert "the dashboard is read-only" in said(notes)
+    assert "Pinned metrics" not in [item.label for item in tab.multiselect]
+    assert "the dashboard is read-only" in notes.said()
     assert notes.text_input(key="_name r").disabled
     assert notes.multiselect(key="_tags r").disabled
-    assert "Started with --read-only" in said(open_settings()).replace("`", "")
+    assert "Divergence" in alerts.headings()
+    assert not [item.label for item in alerts.button if "seen" in item.label or "ute" in item.label]
+    assert "Started with --read-only" in open_settings().said().replace("`", "")
 
 
 def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
@@ -110,7 +92,7 @@ def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
 
     tab = open_page("overview", "r")
 
-    assert "The run's folder is not writable." in said(tab)
+    assert "The run's folder is not writable." in tab.said()
     assert not controls(tab)
 
 
@@ -121,12 +103,12 @@ def test_apply_writes_the_request_and_shows_it_as_pending(run):
     tab = open_page("overview", "r")
     tab.sidebar.number_input[0].set_value(50)
 
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
 
     written = json.loads((run / CONTROL).read_text())
     assert written["log_every"] == 50
     assert written["id"] == read_request(run).id
-    assert "log every 50: pending, sent" in said(tab)
+    assert "log every 50: pending, sent" in tab.said()
 
 
 @pytest.mark.parametrize(
@@ -142,19 +124,19 @@ def test_a_log_interval_outside_the_limits_is_refused_and_not_the_old_one_sent(r
     tab = open_page("overview", "r")
     tab.sidebar.number_input[0].set_value(typed).run()
 
-    assert f"log every {typed} is out of range: 5 to 2000." in said(tab), "before anything is asked"
+    assert f"log every {typed} is out of range: 5 to 2000." in tab.said(), "before anything is asked"
 
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
 
     assert tab.sidebar.number_input[0].value == typed
-    assert f"log every {typed} is out of range: 5 to 2000. Nothing was sent." in said(tab)
-    assert "pending" not in said(tab)
+    assert f"log every {typed} is out of range: 5 to 2000. Nothing was sent." in tab.said()
+    assert "pending" not in tab.said()
     assert not (run / CONTROL).exists()
 
     tab.sidebar.number_input[0].set_value(30)
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
 
-    assert "Nothing was sent" not in said(tab)
+    assert "Nothing was sent" not in tab.said()
     assert read_request(run).log_every == 30
 
 
@@ -168,7 +150,7 @@ def test_a_knob_outside_its_limits_is_refused_and_not_the_old_value_sent(run, na
 
     tab.sidebar.button(key=f"_knob r {name} set").click().run()
 
-    assert f"{name} {typed} is out of range: {limit}. Nothing was sent." in said(tab)
+    assert f"{name} {typed} is out of range: {limit}. Nothing was sent." in tab.said()
     assert not (run / CONTROL).exists()
 
 
@@ -192,41 +174,41 @@ def test_a_knob_outside_its_limits_is_refused_and_not_the_old_value_sent(run, na
 def test_the_answer_of_the_run_takes_the_place_of_pending(run, status, more, words):
     tab = open_page("overview", "r")
     tab.sidebar.number_input[0].set_value(50)
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
     answer(run, read_request(run).id, status, **more)
 
     tab.run()
 
-    assert words in said(tab)
-    assert "pending" not in said(tab)
+    assert words in tab.said()
+    assert "pending" not in tab.said()
 
 
 def test_the_answer_to_another_users_request_is_not_ours(run):
     tab = open_page("overview", "r")
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
     answer(run, "another", "applied", global_step=5, old=1, new=2)
 
     tab.run()
 
-    assert re.search(r"log every 20: waits, (30|[12]?\d) s, sent", said(tab)), "a pause follows each change"
-    assert "log_every: applied at step 5" in said(tab), "it is shown all the same"
-    assert "log_every: applied at step 5" in said(open_page("overview", "r")), "also after a reload"
+    assert re.search(r"log every 20: waits, (30|[12]?\d) s, sent", tab.said()), "a pause follows each change"
+    assert "log_every: applied at step 5" in tab.said(), "it is shown all the same"
+    assert "log_every: applied at step 5" in open_page("overview", "r").said(), "also after a reload"
 
 
 def test_saving_is_asked_without_a_question_and_the_answer_says_where_to(run):
     tab = open_page("overview", "r")
 
-    button(tab, "Save").click().run()
+    tab.button_called("Save").click().run()
 
     assert read_request(run).actions == ("save",)
-    assert "save: pending" in said(tab)
+    assert "save: pending" in tab.said()
     assert [toast.value for toast in tab.toast] == ["save: sent to the run."]
 
     append(run, [{"event": "checkpoint", "global_step": 7, "checkpoint_path": "out/step_7.safetensors"}])
     answer(run, read_request(run).id, "applied", setting=None, actions=["save"], global_step=7)
     tab.run()
 
-    assert "save: applied at step 7 to out/step_7.safetensors" in said(tab)
+    assert "save: applied at step 7 to out/step_7.safetensors" in tab.said()
     assert any("applied at step 7" in toast.value for toast in tab.toast)
 
 
@@ -235,10 +217,10 @@ def test_the_interval_of_the_run_itself_is_shown_and_no_error(logs, training):
     tab = open_page("overview", "r")
 
     assert tab.sidebar.number_input[0].value == 1
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
 
-    assert "out of range" not in said(tab)
-    assert "Nothing was sent" in said(tab)
+    assert "out of range" not in tab.said()
+    assert "Nothing was sent" in tab.said()
     assert not (folder / CONTROL).exists()
 
 
@@ -249,29 +231,19 @@ def test_the_interval_of_the_run_itself_is_shown_and_no_error(logs, training):
 def test_stopping_is_asked_for_once_more(run, label, action, warning):
     tab = open_page("overview", "r")
 
-    button(tab, label).click().run()
+    tab.button_called(label).click().run()
 
-    assert "Stop this run?" in said(tab)
-    assert warning in said(tab)
-    press_in_dialog(tab, tab.sidebar.button(key=f"_{action} r").click, "Let it run")
+    assert "Stop this run?" in tab.said()
+    assert warning in tab.said()
+    tab.press_in_dialog(tab.sidebar.button(key=f"_{action} r").click, "Let it run")
 
-    assert "pending" not in said(tab)
+    assert "pending" not in tab.said()
     assert not (run / CONTROL).exists(), "a question is no request"
 
-    button(tab, label).click().run()
-    press_in_dialog(tab, tab.sidebar.button(key=f"_{action} r").click, label)
+    tab.button_called(label).click().run()
+    tab.press_in_dialog(tab.sidebar.button(key=f"_{action} r").click, label)
 
     assert read_request(run).actions == (action,)
-
-
-def test_a_knob_is_set_by_its_name(run):
-    tab = open_page("overview", "r")
-    tab.sidebar.number_input(key="_knob r depth").set_value(7)
-
-    tab.sidebar.button(key="_knob r depth set").click().run()
-
-    assert dict(read_request(run).knobs) == {"depth": 7}
-    assert "depth = 7: pending" in said(tab)
 
 
 def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):
@@ -284,18 +256,18 @@ def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):
 
     monkeypatch.setattr("toolkit.telemetry.runs.sources.local_store.LocalStore.ask", refuse)
 
-    button(tab, "Apply").click().run()
+    tab.button_called("Apply").click().run()
 
     assert not tab.exception
-    assert "the run is finished and cannot answer requests" in said(tab)
-    assert "pending" not in said(tab)
+    assert "the run is finished and cannot answer requests" in tab.said()
+    assert "pending" not in tab.said()
 
 
 def test_answers_are_events_of_the_run_on_other_pages_too(run):
     answer(run, "x", "applied", global_step=40, old=20, new=50)
 
-    assert "log_every applied at step 40 (20 → 50)" in said(open_page("overview", "r"))
+    assert "log_every applied at step 40 (20 → 50)" in open_page("overview", "r").said()
 
-    table = tables(open_page("machine", "r"))[-1]
+    table = open_page("machine", "r").tables()[-1]
 
     assert any("log_every: applied" in what for what in table["details"])

@@ -12,9 +12,6 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-
-pytest.importorskip("streamlit")
-
 from starlette.requests import Request
 
 from dashboard import session

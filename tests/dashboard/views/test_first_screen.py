@@ -14,8 +14,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("streamlit")
-
 from dashboard import first_response, first_screen
 from dashboard.access.login import AllowList, Login, LoginGate, UserHeader, UserHeaderGate
 from dashboard.access.roles import Role, with_role
@@ -23,15 +21,7 @@ from dashboard.access.token_gate import TokenGate
 from dashboard.access.tokens import AccessTokens
 from dashboard.assets import page_script_url
 from dashboard.first_response import completed
-from tests.dashboard.views.pages import (
-    cards,
-    curve_charts,
-    name_shown,
-    open_page,
-    parts_of,
-    said,
-    sent_to_components,
-)
+from tests.dashboard.views.pages import open_page, parts_of
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import read_project, write_project
 from toolkit.telemetry.runs.sources.local_store import LocalStore
@@ -95,9 +85,9 @@ def test_it_says_what_the_page_will_say_and_draws_the_curve():
     assert headers[b"content-length"] == str(len(body.encode())).encode()
     assert headers[b"cache-control"] == b"no-store"
     assert b"etag" not in headers
-    assert name_shown(tab) in re.findall("<h1>(.*?)</h1>", body)
+    assert tab.name_shown() in re.findall("<h1>(.*?)</h1>", body)
     labels, values = (parts_of(body, f"telemetry-card-{part}") for part in ("label", "value"))
-    assert dict(zip(labels, values, strict=True)) == cards(tab) != {}
+    assert dict(zip(labels, values, strict=True)) == tab.cards() != {}
     [line] = re.findall(r'<path class="line[^"]*" style="[^"]*" d="M(.*?)"', body)
     points = [tuple(map(float, point.split())) for point in line.split("L")]
     assert len(points) == 300
@@ -124,7 +114,7 @@ def test_its_charts_have_the_curves_and_colours_of_the_page(logs):
     for name in ("one", "two"):
         write_run(logs, name, curves=norms, project="p", sessions=(range(300),))
     write_project(logs, "p", replace(read_project(logs, "p"), baseline="two"))
-    loss, norm = curve_charts(open_page("overview", "one"))[:2]
+    loss, norm = open_page("overview", "one").curve_charts()[:2]
     body = get(RUN)[2]
 
     drawn = [re.findall(r'class="line.*?light-dark\(([^)]*)\)', part) for part in body.split("<h2>")[1:]]
@@ -139,7 +129,13 @@ def test_an_alert_is_what_the_detectors_say_of_all_records(logs, monkeypatch):
     examine = LocalStore.examine
     monkeypatch.setattr(LocalStore, "examine", lambda store, key, **_: examine(store, key, wait_s=60.0))
 
-    assert "from step 51 on (49 records)" in get(RUN)[2].partition("telemetry-first-alert")[2]
+    assert "from step 51 on (49 records)" in get(RUN)[2].partition('class="telemetry-alert"')[2]
+
+
+def test_a_run_that_failed_says_at_once_what_to_do_now(logs):
+    write_run(logs, "one", status="failed")
+
+    assert "<li>It ended at step 99.</li>" in get(RUN)[2]
 
 
 def test_every_text_is_escaped(logs):
@@ -171,13 +167,13 @@ def test_the_list_and_the_comparison_have_the_tables_words_and_colours_of_their_
         curves = {"train_loss": lambda step, number=number: number + 1 / (1 + step)}
         write_run(logs, f"r{number:02d}", curves=curves, start={"lr": number}, sessions=(range(9),))
     runs, compare = open_page("runs"), open_page("compare", runs="r01,r02")
-    chart = curve_charts(compare)[0]
+    chart = compare.curve_charts()[0]
     first = {"runs": get("/")[2], "compare": get("/compare?runs=r01,r02")[2]}
 
-    assert "Best: r00, lowest train_loss 0.1111" in said(runs)
+    assert "Best: r00, lowest train_loss 0.1111" in runs.said()
     assert "Best: <b>r00</b>, lowest train_loss <b>0.1111</b>" in first["runs"]
     for name, tab in (("runs", runs), ("compare", compare)):
-        sent = [data for text in sent_to_components(tab) if "selectable" in (data := json.loads(text))]
+        sent = tab.sent("selectable")
         [table] = tables_in(first[name])
         assert [row["name"] for row in table["rows"]] == [row["name"] for row in sent[0]["rows"]][:50]
         sent[0]["rows"] = sent[0]["rows"][:50]
@@ -248,7 +244,7 @@ def test_a_failure_leaves_the_page_as_it_was(monkeypatch, caplog):
     def fail(*_arguments):
         raise ValueError("odd")
 
-    monkeypatch.setattr(first_screen, "cards_of", fail)
+    monkeypatch.setattr(first_screen, "summary_html", fail)
     status, _, body = get(RUN)
 
     assert (status, "<h1>" in body) == (200, False)

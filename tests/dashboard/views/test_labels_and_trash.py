@@ -6,23 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("streamlit")
-
 from dashboard import session
-from tests.dashboard.views.pages import (
-    badges,
-    choose,
-    downloads,
-    entries_of,
-    is_well,
-    name_shown,
-    open_page,
-    open_settings,
-    press_in_settings,
-    run_table,
-    said,
-    tables,
-)
+from tests.dashboard.views.pages import open_page, open_settings
 from tests.made_runs import write_run
 from tests.waiting import wait_until
 from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
@@ -31,7 +16,7 @@ from toolkit.telemetry.runs.store import Refused
 
 
 def names(tab):
-    return list(run_table(tab)["Run"])
+    return list(tab.run_table()["Run"])
 
 
 def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
@@ -40,17 +25,16 @@ def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
     tab.text_input(key="_name r").set_value("New name").run()
     tab.multiselect(key="_tags r").set_value([]).run()
 
-    assert is_well(tab)
     # The field for notes is tested in a browser.
     assert read_labels(folder) == Labels(display_name="New name", tags=())
 
     write_labels(folder, replace(read_labels(folder), notes="It <b>diverged</b> at **500**."))
     # Folders are looked at twice a second at most.
-    wait_until(lambda: "It <b>diverged</b> at **500**." in said(open_page("config_notes", "r")))
+    wait_until(lambda: "It <b>diverged</b> at **500**." in open_page("config_notes", "r").said())
     again = open_page("config_notes", "r")
 
-    assert name_shown(again) == "New name"
-    assert "old" not in badges(again)
+    assert again.name_shown() == "New name"
+    assert "old" not in again.badges()
 
 
 def test_labels_that_cannot_be_kept_are_refused_in_words(logs):
@@ -66,17 +50,17 @@ def test_archiving_hides_a_run_the_switch_shows_it_and_it_can_be_taken_out_again
     folder = write_run(logs, "r", labels=Labels(notes="kept"))
     write_run(logs, "other")
 
-    choose(open_page("overview", "r"), "Archive")
+    open_page("overview", "r").choose("Archive")
 
     assert read_labels(folder).archived
     runs = open_page("runs")
     assert names(runs) == ["other"]
-    assert "1 archived hidden" in said(runs)
+    assert "1 archived hidden" in runs.said()
 
     runs.toggle(key="archived").set_value(True).run()
 
     assert sorted(names(runs)) == ["other", "r"]
-    assert is_well(choose(open_page("overview", "r"), "Unarchive"))
+    assert open_page("overview", "r").choose("Unarchive").is_well()
     assert read_labels(folder) == Labels(archived=False, notes="kept")
 
 
@@ -85,30 +69,28 @@ def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
     write_run(logs, "other")
     tab = open_page("overview", "r")
 
-    choose(tab, "Delete")
+    tab.choose("Delete")
 
-    assert is_well(tab)
     assert not folder.exists()
     assert tab.title[0].value.startswith("Runs"), "the list is where one ends up"
     assert names(tab) == ["other"]
-    assert "My run was moved to the trash." in said(tab)
+    assert "My run was moved to the trash." in tab.said()
 
     settings = open_settings()
-    assert list(tables(settings)[0]["run"]) == ["r"]
-    press_in_settings(settings, "Restore")
+    assert list(settings.tables()[0]["run"]) == ["r"]
+    settings.press_in_settings("Restore")
 
-    assert is_well(settings)
     assert folder.exists()
-    assert "Deleted runs stay here" in said(open_settings())
+    assert "Deleted runs stay here" in open_settings().said()
     assert sorted(names(open_page("runs"))) == ["My run", "other"]
 
 
 def test_a_live_run_is_not_deleted(logs):
     folder = write_run(logs, "r", status="running")
 
-    tab = choose(open_page("overview", "r"), "Delete")
+    tab = open_page("overview", "r").choose("Delete")
 
-    assert "The run is running: stop it first." in said(tab)
+    assert "The run is running: stop it first." in tab.said()
     assert folder.exists()
 
 
@@ -117,13 +99,12 @@ def test_emptying_the_trash_is_asked_for_once_more(logs):
     move_to_trash(logs, "r")
     tab = open_settings()
 
-    assert "This cannot be undone." in said(tab)
+    assert "This cannot be undone." in tab.said()
     assert len(list_trash(logs)) == 1
 
-    press_in_settings(tab, "Delete permanently")
+    tab.press_in_settings("Delete permanently")
 
     assert list_trash(logs) == []
-    assert is_well(tab)
 
 
 def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs, look_at):
@@ -134,8 +115,7 @@ def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs,
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
-    assert entries_of(tab) == ["Report…", "Export…", "Link and location…"]
+    assert tab.entries() == ["Report…", "Export…", "Link and location…"]
     offered = [item.label for item in open_settings().button]
     assert not {"Restore", "Empty the trash…", "Clear the cache"}.intersection(offered)
     with pytest.raises(Refused, match="the dashboard was started with --read-only"):
@@ -146,9 +126,9 @@ def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs,
 def test_what_was_logged_can_be_downloaded(logs):
     folder = write_run(logs, "r")
 
-    tab = choose(open_page("overview", "r"), "Export…")
+    tab = open_page("overview", "r").choose("Export…")
 
-    labels = downloads(tab)
+    labels = tab.downloads()
     assert labels[:2] == ["All metrics as CSV", "All metrics as Parquet"]
     assert labels[2].startswith("All records as JSONL")
     assert str(folder / "metrics.jsonl") in [code.value for code in tab.code]
@@ -157,6 +137,6 @@ def test_what_was_logged_can_be_downloaded(logs):
 def test_the_link_and_the_folder_are_there_to_copy(logs):
     folder = write_run(logs, "r")
 
-    tab = choose(open_page("overview", "r"), "Link and location…")
+    tab = open_page("overview", "r").choose("Link and location…")
 
     assert str(folder) in [code.value for code in tab.code]

@@ -5,19 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-import pytest
-
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import (
-    button,
-    chart_data,
-    downloads,
-    is_well,
-    open_page,
-    said,
-    tables,
-)
+from tests.dashboard.views.pages import open_page
 from tests.lengths import in_make_faults
 from tests.made_runs import BEGAN, append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
@@ -25,11 +13,7 @@ from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_
 
 def spans_chart(tab):
     """Return the figure of the bars."""
-    return next(
-        json.loads(data["figure"])
-        for text in chart_data(tab)
-        if (data := json.loads(text))["label"].startswith("spans,")
-    )
+    return next(figure for label, figure in tab.figures().items() if label.startswith("spans,"))
 
 
 def rows_of(figure):
@@ -45,7 +29,7 @@ def bars_of(figure, name):
 
 
 def table_of(tab):
-    return next(table for table in tables(tab) if "p95 ms" in table).set_index("span")
+    return next(table for table in tab.tables() if "p95 ms" in table).set_index("span")
 
 
 def test_the_last_five_kept_steps_are_in_view_under_what_they_are_part_of(logs):
@@ -54,8 +38,7 @@ def test_the_last_five_kept_steps_are_in_view_under_what_they_are_part_of(logs):
     tab = open_page("machine", "r")
     figure = spans_chart(tab)
 
-    assert is_well(tab)
-    assert "Span timeline · steps 96\N{EN DASH}100" in said(tab)
+    assert "Span timeline · steps 96\N{EN DASH}100" in tab.said()
     assert rows_of(figure) == [
         "application",
         "> training_loop",
@@ -66,14 +49,14 @@ def test_the_last_five_kept_steps_are_in_view_under_what_they_are_part_of(logs):
         ">>> optimizer_update",
     ]
     assert bars_of(figure, "forward") == 5
-    assert downloads(tab) == ["Chrome trace (opens in Perfetto)"]
+    assert tab.downloads() == ["Chrome trace (opens in Perfetto)"]
 
 
 def test_the_table_counts_also_what_was_not_kept_one_by_one(logs):
     write_span_run(logs, "r")
 
     table = table_of(open_page("machine", "r"))
-    tab_said = said(open_page("machine", "r"))
+    tab_said = open_page("machine", "r").said()
 
     # 55 steps of the second session, which wrote its sums; of the first, which was killed, the kept ones.
     assert table.loc["forward", "count"] == 55 + 5
@@ -88,8 +71,7 @@ def test_a_run_without_spans_says_what_would_be_here_and_how_to_get_it(logs):
 
     tab = open_page("machine", "r")
 
-    assert is_well(tab)
-    assert "This run has logged no spans." in said(tab)
+    assert "This run has logged no spans." in tab.said()
     assert any('log.span("forward")' in code.value for code in tab.code)
 
 
@@ -106,7 +88,7 @@ def test_an_address_shows_its_part_of_the_run_and_one_without_spans_shows_the_la
     assert "checkpoint_save_sync" in " ".join(rows_of(spans_chart(shown)))
     assert "var(--critical)" in json.dumps(spans_chart(shown)["data"])
     assert "OSError: full" in json.dumps(spans_chart(shown)["data"])
-    assert "steps 96\N{EN DASH}100" in said(elsewhere)
+    assert "steps 96\N{EN DASH}100" in elsewhere.said()
 
 
 def test_what_a_killed_process_left_open_says_so(logs):
@@ -116,7 +98,6 @@ def test_what_a_killed_process_left_open_says_so(logs):
     place = next(box for box in tab.selectbox if box.label == "Go to")
     place.set_value("session 1 (all)").run()
 
-    assert is_well(tab)
     assert "the process ended inside this span, after" in json.dumps(spans_chart(tab)["data"])
 
 
@@ -134,18 +115,18 @@ def test_buttons_lead_to_earlier_steps_to_the_whole_session_and_back(logs):
     write_span_run(logs, "r")
     tab = open_page("machine", "r")
 
-    button(tab, "Earlier").click().run()
-    assert "steps 58\N{EN DASH}62" in said(tab)
-    button(tab, "Earlier").click().run()
-    assert "steps 46\N{EN DASH}50" in said(tab)
-    button(tab, "Later").click().run()
-    assert "steps 58\N{EN DASH}62" in said(tab)
+    tab.button_called("Earlier").click().run()
+    assert "steps 58\N{EN DASH}62" in tab.said()
+    tab.button_called("Earlier").click().run()
+    assert "steps 46\N{EN DASH}50" in tab.said()
+    tab.button_called("Later").click().run()
+    assert "steps 58\N{EN DASH}62" in tab.said()
     place = next(box for box in tab.selectbox if box.label == "Go to")
     place.set_value("session 2 (all)").run()
-    assert "steps 46\N{EN DASH}100" in said(tab)
+    assert "steps 46\N{EN DASH}100" in tab.said()
     assert bars_of(spans_chart(tab), "validation_loop") == 2
-    button(tab, "Last steps").click().run()
-    assert "steps 96\N{EN DASH}100" in said(tab)
+    tab.button_called("Last steps").click().run()
+    assert "steps 96\N{EN DASH}100" in tab.said()
     assert "since" not in tab.query_params
 
 
@@ -159,7 +140,7 @@ def test_steps_in_detail_and_incidents_can_be_chosen(logs):
 
     place.set_value("steps 1\N{EN DASH}5, at the start (session 1)").run()
 
-    assert "Span timeline · steps 1\N{EN DASH}5" in said(tab)
+    assert "Span timeline · steps 1\N{EN DASH}5" in tab.said()
     assert next(box for box in tab.selectbox if box.label == "Go to").value is None
 
 
@@ -170,7 +151,7 @@ def test_where_steps_were_only_summed_up_the_page_says_so(logs):
 
     tab = open_page("machine", "r", since=str(saving["start"]), until=str(saving["start"] + 0.5))
 
-    assert "recorded individually only at the start" in said(tab)
+    assert "recorded individually only at the start" in tab.said()
 
 
 def test_ranks_are_shown_side_by_side_or_one_by_one(logs):
@@ -179,9 +160,7 @@ def test_ranks_are_shown_side_by_side_or_one_by_one(logs):
     together = open_page("machine", "r", by="By rank")
     second = open_page("machine", "r", rank="2")
 
-    assert is_well(together)
     assert rows_of(spans_chart(together)) == ["rank 0", "rank 1", "rank 2"]
-    assert is_well(second)
     assert table_of(second).loc["forward", "p50 ms"] > table_of(together).loc["forward", "p50 ms"]
 
 
@@ -193,8 +172,7 @@ def test_ten_thousand_spans_are_drawn_the_longest_first_and_all_counted(logs):
     tab = open_page("machine", "r", **whole)
     figure = spans_chart(tab)
 
-    assert is_well(tab)
-    assert "the longest 2,000 of 10,001 spans" in said(tab)
+    assert "the longest 2,000 of 10,001 spans" in tab.said()
     assert sum(len(trace["x"]) for trace in figure["data"]) == 2_000
     assert "range" not in figure["layout"]["xaxis"], "all of it, as after a double click"
     assert bars_of(figure, "training_iteration") >= 1_999
@@ -206,7 +184,7 @@ def test_spans_do_not_crowd_the_events_out(logs):
     append(folder, [{"event": "ledger", "time": BEGAN + 100, "ledger/training": 3.0, "session": 2}])
 
     tab = open_page("machine", "r")
-    events = next(table for table in tables(tab) if "details" in table)
+    events = next(table for table in tab.tables() if "details" in table)
 
     assert set(events["event"]) == {"start", "end", "finding", "checkpoint"}
 
@@ -219,8 +197,7 @@ def test_a_run_that_offers_it_is_asked_to_record_its_next_steps(logs):
     write_run(logs, "s", run.records, status="running", control={"actions": ["save"]})
 
     tab = open_page("machine", "r")
-    button(tab, "Record next steps in detail").click().run()
+    tab.button_called("Record next steps in detail").click().run()
 
-    assert is_well(tab)
     assert json.loads((folder / "control.json").read_text())["actions"] == ["trace"]
-    assert "Record next steps" not in said(open_page("machine", "s"))
+    assert "Record next steps" not in open_page("machine", "s").said()

@@ -7,18 +7,7 @@ import time
 
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import (
-    chart_data,
-    curve_charts,
-    is_well,
-    open_page,
-    open_settings,
-    press_in_settings,
-    said,
-    tables,
-)
+from tests.dashboard.views.pages import open_page, open_settings
 from tests.made_runs import step_record, write_run
 
 # ---------------------------------------------------------------- system
@@ -42,10 +31,6 @@ def gpu_samples(gpus=2, **changed):
     ]
 
 
-def sent_charts(tab):
-    return [json.loads(text) for text in chart_data(tab)]
-
-
 def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):
     accelerators = [{"index": number, "name": "H200 <b>"} for number in range(8)]
     samples = gpu_samples(8, mem_used_gb=60.0, power_limit_w=700.0)
@@ -55,16 +40,11 @@ def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):
     write_run(logs, "r", status="running", extra=[environment, *samples])
 
     tab = open_page("machine", "r")
-    words = said(tab)
-    table = next(table for table in tables(tab) if "GPU" in table)
-    (heat,) = next(
-        json.loads(data["figure"])["data"]
-        for data in sent_charts(tab)
-        if data["label"] == "utilization of 8 GPUs over time"
-    )
-    figures = {data["title"]: data for data in curve_charts(tab)}
+    words = tab.said()
+    table = next(table for table in tab.tables() if "GPU" in table)
+    (heat,) = tab.figures()["utilization of 8 GPUs over time"]["data"]
+    figures = {data["title"]: data for data in tab.curve_charts()}
 
-    assert is_well(tab)
     assert "**GPU 0**" not in words
     assert "Machine :gray[8 H200 <b>]" in words
     assert "Memory full]: GPU 5\n" in words
@@ -98,9 +78,8 @@ def test_the_ranks_of_a_run_are_compared(logs, seconds, words):
 
     tab = open_page("machine", "r")
 
-    assert is_well(tab)
-    assert "3 ranks" in said(tab)
-    assert words in said(tab)
+    assert "3 ranks" in tab.said()
+    assert words in tab.said()
 
 
 def test_the_slow_one_of_a_thousand_ranks_is_named(logs):
@@ -117,11 +96,10 @@ def test_the_slow_one_of_a_thousand_ranks_is_named(logs):
 
     tab = open_page("machine", "r")
 
-    assert is_well(tab)
-    assert "1,024 ranks" in said(tab)
-    assert "**Rank 617 is the slowest**" in said(tab)
-    assert "1.55 times as long as the median rank" in said(tab)
-    assert "A row shows 4 ranks" in said(tab)
+    assert "1,024 ranks" in tab.said()
+    assert "**Rank 617 is the slowest**" in tab.said()
+    assert "1.55 times as long as the median rank" in tab.said()
+    assert "A row shows 4 ranks" in tab.said()
 
 
 def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_shown(logs):
@@ -141,9 +119,8 @@ def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_show
 
     tab = open_page("machine", "r")
 
-    assert is_well(tab)
-    assert "Slowest: rank 1 (0.31 s)" in said(tab)
-    assert "the rank with the shortest backward pass holds up the others" in said(tab)
+    assert "Slowest: rank 1 (0.31 s)" in tab.said()
+    assert "the rank with the shortest backward pass holds up the others" in tab.said()
 
 
 # ---------------------------------------------------------------- configuration
@@ -170,9 +147,9 @@ def test_the_code_of_each_session_is_shown(logs):
     assert "lr = 2" in shown
     assert any("-lr = 1\n+lr = 2" in text for text in shown)
     assert "-lr = 0\n+lr = 2" in shown
-    assert "abc123" in said(tab)
+    assert "abc123" in tab.said()
     (code / "2.json").write_text("{")
-    assert "Not all of it could be read" in said(open_page("config_notes", "r"))
+    assert "Not all of it could be read" in open_page("config_notes", "r").said()
 
 
 def test_the_configuration_can_be_searched_and_copied(logs):
@@ -181,14 +158,13 @@ def test_the_configuration_can_be_searched_and_copied(logs):
     )
     tab = open_page("config_notes", "r")
 
-    assert is_well(tab)
     assert any("lr: 0.001" in code.value for code in tab.code)
 
     tab.text_input(key="_config_search").set_value("adam").run()
 
-    table = next(table for table in tables(tab) if list(table.columns) == ["key", "value"])
+    table = next(table for table in tab.tables() if list(table.columns) == ["key", "value"])
     assert list(table["value"]) == ["adam"]
-    assert "1 of 3 values" in said(tab)
+    assert "1 of 3 values" in tab.said()
 
 
 def test_a_run_without_a_start_record_says_so(logs):
@@ -196,8 +172,7 @@ def test_a_run_without_a_start_record_says_so(logs):
 
     tab = open_page("config_notes", "r")
 
-    assert is_well(tab)
-    assert "has not logged a start record" in said(tab)
+    assert "has not logged a start record" in tab.said()
 
 
 def test_settings_show_what_the_dashboard_looks_at_and_empty_its_cache(logs):
@@ -205,11 +180,10 @@ def test_settings_show_what_the_dashboard_looks_at_and_empty_its_cache(logs):
     tab = open_settings()
 
     assert str(logs) in [code.value for code in tab.code]
-    assert "No data leaves this machine" in said(tab)
+    assert "No data leaves this machine" in tab.said()
 
-    press_in_settings(tab, "Clear the cache")
+    tab.press_in_settings("Clear the cache")
 
-    assert is_well(tab)
     assert any("Freed" in toast.value for toast in tab.toast)
 
 
@@ -217,7 +191,7 @@ def test_a_change_that_was_asked_for_is_marked_on_the_system_charts_too(logs):
     change = {"event": "control_change", "status": "applied", "setting": "log_every", "old": 5, "new": 50}
     write_run(logs, "r", extra=[*gpu_samples(gpus=1), {**change, "time": time.time(), "global_step": 3}])
 
-    found = curve_charts(open_page("machine", "r"))
+    found = open_page("machine", "r").curve_charts()
 
     assert found
     assert all([mark["text"] for mark in chart["marks"]] == ["log_every → 50"] for chart in found)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import is_well, open_page, said
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import BEGAN, SECONDS_A_STEP, write_run
 from toolkit.telemetry.runfolder.evidence.output_log import packed
 
@@ -26,9 +22,7 @@ def write_output(folder, texts):
 
 
 def shown(tab):
-    (data,) = [
-        json.loads(item.proto.json) for item in tab.get("bidi_component") if "lines" in item.proto.json
-    ]
+    (data,) = tab.sent("lines")
     return data
 
 
@@ -44,7 +38,6 @@ def folder(logs):
 def test_the_newest_lines_are_shown_and_older_ones_on_request(folder):
     write_output(folder, [f"line {number}" for number in range(1_200)])
     tab = open_page("config_notes", run="run", tab="Output")
-    assert is_well(tab)
     assert texts(tab) == [f"line {number}" for number in range(700, 1_200)]
     assert shown(tab)["follows"]
     for first, last in ((200, 700), (0, 200)):
@@ -67,23 +60,20 @@ def test_lines_are_searched_and_streams_are_chosen(folder):
         "line 91",
     ]
     tab = open_page("config_notes", run="run", tab="Output", find="nowhere")
-    assert is_well(tab)
-    assert "No line matches." in said(tab)
+    assert "No line matches." in tab.said()
 
 
 def test_another_page_leads_to_the_line_of_a_time_and_that_to_its_step(folder):
     write_output(folder, [f"line {number}" for number in range(100)])
     tab = open_page("config_notes", run="run", tab="Output", at=str(BEGAN + 40 * SECONDS_A_STEP))
-    assert is_well(tab)
     assert shown(tab)["chosen"] == 40
-    assert "nearest record: step " in said(tab)
-    assert is_well(open_page("config_notes", run="run", tab="Output", at="nan"))
+    assert "nearest record: step " in tab.said()
+    assert open_page("config_notes", run="run", tab="Output", at="nan").is_well()
 
 
 def test_text_is_only_text(folder):
     write_output(folder, [HOSTILE, "\ttab", ""])
     tab = open_page("config_notes", run="run", tab="Output")
-    assert is_well(tab)
     first, tabbed, _ = texts(tab)
     assert first.startswith("<script>window.hacked = 1</script> **bold** ")
     assert "\x1b" not in first
@@ -97,8 +87,7 @@ def test_a_run_without_times_or_output_says_so(folder, contents):
         (folder / "output.log").write_bytes(b"one\ntwo\n")
         (folder / "output.times").write_bytes(b"x" * 36 if contents else b"")
     tab = open_page("config_notes", run="run", tab="Output")
-    assert is_well(tab)
     if contents is None:
-        assert "output: false" in said(tab)
+        assert "output: false" in tab.said()
     else:
         assert texts(tab) == ["one", "two"]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views.pages import button, is_well, open_page, said, sent_to_components
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import ProjectSettings, read_project, write_project
 from toolkit.telemetry.runs.listing.views import NamedView, OwnChart, views_of, with_view
@@ -28,14 +24,12 @@ def view(logs):
 
 
 def own(tab):
-    sent = [json.loads(text) for text in sent_to_components(tab)]
-    return [one for one in sent if one.get("title") == "Overfit"]
+    return [one for one in tab.sent("title") if one["title"] == "Overfit"]
 
 
 def test_a_view_in_the_link_draws_its_charts_for_the_run(view):
     tab = open_page("metrics", "r", view="Mine")
 
-    assert is_well(tab)
     (chart,) = own(tab)
     assert [curve["metric"] for curve in chart["curves"]] == [
         "= val_loss / train_loss",
@@ -44,7 +38,7 @@ def test_a_view_in_the_link_draws_its_charts_for_the_run(view):
     ]
     assert next(curve["label"] for curve in chart["curves"]) == "val_loss / train_loss"
     assert chart["axis"] == "metric:train_loss"
-    assert "was logged here." in said(tab)
+    assert "was logged here." in tab.said()
     assert own(open_page("metrics", "r")) == []
 
 
@@ -59,11 +53,10 @@ def test_the_same_view_compares_runs(view):
 def test_a_chart_is_added_and_removed(view, logs):
     tab = open_page("metrics", "r")
     tab.multiselect(key="_own_metrics").set_value(["train_loss", "= val_los"]).run()
-    assert "did you mean val_loss?" in said(tab)
-    assert button(tab, "Add").disabled
+    assert "did you mean val_loss?" in tab.said()
+    assert tab.button_called("Add").disabled
     tab.multiselect(key="_own_metrics").set_value(["train_loss", "= val_loss - train_loss"]).run()
-    button(tab, "Add").click().run()
-    assert is_well(tab)
+    tab.button_called("Add").click().run()
 
     (chart,) = views_of(read_project(logs, None))["My charts"].charts
     assert (chart.title, chart.metrics) == (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.views.pages import chart_data, is_well, open_page, said, tables
+from tests.dashboard.views.pages import open_page
 from tests.lengths import in_make_faults
 from tests.made_runs import write_run
 from tests.records import read_records
@@ -73,15 +73,12 @@ def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs,
     assert (dead["severity"], dead["state"]) == ("critical", "open")
 
     tab = open_page("alerts", "run")
-    assert is_well(tab)
-    assert "The process of rank 2 is gone" in said(tab)
-    assert "NaN or infinite on rank 1" in said(tab)
+    assert "The process of rank 2 is gone" in tab.said()
+    assert "NaN or infinite on rank 1" in tab.said()
     tab = open_page("machine", "run")
-    assert is_well(tab)
-    assert "**Rank 2: ✕ died**" in said(tab)
-    assert "**Rank 1: ⚠ had NaN**" in said(tab)
-    drawn = [json.loads(chart) for chart in chart_data(tab)]
-    assert any("2 ✕ died" in json.dumps(chart, ensure_ascii=False) for chart in drawn)
+    assert "**Rank 2: ✕ died**" in tab.said()
+    assert "**Rank 1: ⚠ had NaN**" in tab.said()
+    assert "2 ✕ died" in json.dumps(tab.figures(), ensure_ascii=False)
 
     (logs / "stop").touch()
     assert [ranks[rank].wait(60) for rank in (0, 1)] == [0, 0]
@@ -101,10 +98,10 @@ def test_a_rank_without_an_end_record_in_a_failed_run_is_named_without_a_finding
     with rank_file(run, 1).open("a") as file:
         file.write(json.dumps(end) + "\n")
 
-    assert "No end record of rank 2, while the others have theirs" in said(open_page("alerts", "r"))
+    assert "No end record of rank 2, while the others have theirs" in open_page("alerts", "r").said()
     tab = open_page("machine", "r")
-    assert "**Rank 2: ✕ died**" in said(tab)
-    (table,) = [table for table in tables(tab) if "status" in table]
+    assert "**Rank 2: ✕ died**" in tab.said()
+    (table,) = [table for table in tab.tables() if "status" in table]
     assert dict(zip(table["rank"], table["status"], strict=True)) == {
         2: "✕ died",
         0: "■ ended: failed",
@@ -116,35 +113,4 @@ def test_ranks_in_order_have_no_mark(logs):
     curve = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.1}
     write_run(logs, "r", curves=curve, ranks=dict.fromkeys((1, 2), curve))
 
-    assert not any(mark in said(open_page("machine", "r")) for mark in ("✕", "⚠", "… silent"))
-
-
-@in_make_faults
-@pytest.mark.timeout(300)
-def test_the_rank_that_a_real_job_failed_of_is_named(logs, capsys):
-    pytest.importorskip("torch")
-    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    launched = subprocess.run(
-        [*launcher, PROGRAMS / "train_with_a_killed_rank.py", logs],
-        env={**environment, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    run = logs / "run"
-
-    assert launched.returncode != 0
-    # The exchange of gradients carries the NaN to all ranks in the next step.
-    (*_, nan) = findings(run, "rank_nan")
-    assert nan["message"] == (
-        "train_loss was NaN or infinite on rank 2 first, at step 43; all ranks had it at step 44."
-    )
-    (dead,) = findings(run, "rank_dead")
-    assert dead["evidence"]["rank"] == 2
-    assert read_records(run / "metrics.jsonl")[-1]["event"] == "end"
-    main(["doctor", str(run), "--kinds", "rank_nan,rank_dead,rank_silent", "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert [each["id"] for each in report["findings"]] == [nan["id"], dead["id"]]
-    assert "**Rank 2: ✕ died**" in said(open_page("machine", "run"))
+    assert not any(mark in open_page("machine", "r").said() for mark in ("✕", "⚠", "… silent"))

@@ -6,10 +6,8 @@ import math
 
 import pytest
 
-pytest.importorskip("streamlit")
-
 from dashboard.components import run_menu
-from tests.dashboard.views.pages import button, choose, downloads, is_well, open_page
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import write_run
 from tests.reports.report_parts import Page
 from toolkit.telemetry.reports.html_page import to_html
@@ -39,10 +37,9 @@ def markdown(tab):
 
 
 def test_a_run_has_a_report_in_its_menu(runs):
-    tab = choose(open_page("overview", "r0"), "Report…")
+    tab = open_page("overview", "r0").choose("Report…")
 
-    assert is_well(tab)
-    assert HTML in downloads(tab)
+    assert HTML in tab.downloads()
     assert markdown(tab).startswith("### r0\n\n**Finished at step 99. ")
 
 
@@ -55,13 +52,12 @@ def test_a_run_has_a_report_in_its_menu(runs):
 )
 def test_compare_and_sweep_have_one_too_made_on_demand(runs, page, query, verdict):
     tab = open_page(page, **query)
-    assert HTML not in downloads(tab)
+    assert HTML not in tab.downloads()
 
-    button(tab, "Report").click()
+    tab.button_called("Report").click()
     tab.run()
 
-    assert is_well(tab)
-    assert HTML in downloads(tab)
+    assert HTML in tab.downloads()
     assert verdict in markdown(tab)
 
 
@@ -70,9 +66,9 @@ def report_of(monkeypatch, **query):
     made = []
     monkeypatch.setattr(run_menu, "to_markdown", lambda document: made.append(document) or "")
     tab = open_page("compare", **query)
-    button(tab, "Report").click()
+    tab.button_called("Report").click()
     tab.run()
-    assert is_well(tab)
+    assert tab.is_well()
     return Page(to_html(made[0]))
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-pytest.importorskip("streamlit")
-
 from PIL import Image
 from starlette.requests import Request
 
 from dashboard.server import answer_sample_file
-from tests.dashboard.views.pages import charts, is_well, open_page, said, samples_of
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import write_run
 
 
@@ -21,7 +18,7 @@ def sample(path, step=10, prompt="a cat", **more):
 
 
 def titles(tab):
-    return [row["title"] for row in samples_of(tab)["rows"]]
+    return [row["title"] for row in tab.samples()["rows"]]
 
 
 def get(query, part=None):
@@ -43,14 +40,13 @@ def test_every_sample_of_a_prompt_is_there_with_its_step_and_seed(logs):
 
     tab = open_page("samples", "r")
 
-    assert is_well(tab)
     assert titles(tab) == ["a cat", "a dog"]
-    [cell] = samples_of(tab)["rows"][0]["cells"]
+    [cell] = tab.samples()["rows"][0]["cells"]
     assert len(cell) == 300
     assert cell[-1] == [299, "s299.png", "image", "", "seed 7"]
-    assert samples_of(tab)["view"] == "step"
-    assert samples_of(tab)["at"] is None
-    linked = samples_of(open_page("samples", "r", view="All", at="120"))
+    assert tab.samples()["view"] == "step"
+    assert tab.samples()["at"] is None
+    linked = open_page("samples", "r", view="All", at="120").samples()
     assert (linked["view"], linked["at"]) == ("all", 120)
 
     tab.text_input(key="prompt").set_value("DOG").run()
@@ -59,7 +55,7 @@ def test_every_sample_of_a_prompt_is_there_with_its_step_and_seed(logs):
 
     tab.text_input(key="prompt").set_value("elephant").run()
 
-    assert "No prompts match." in said(tab)
+    assert "No prompts match." in tab.said()
 
 
 def test_a_file_is_served_from_the_address_that_the_page_has(logs):
@@ -67,7 +63,7 @@ def test_a_file_is_served_from_the_address_that_the_page_has(logs):
     (folder / "samples").mkdir()
     Image.new("RGB", (8, 8), "red").save(folder / "samples" / "ä b.png")
 
-    [column] = samples_of(open_page("samples", "a run?&"))["columns"]
+    [column] = open_page("samples", "a run?&").samples()["columns"]
     path, query = column["url"].split("?", 1)
     found = get(f"{query}&path=samples%2F%C3%A4%20b.png".encode())
 
@@ -117,8 +113,7 @@ def test_a_path_that_no_address_can_hold_is_only_named(logs):
 
     tab = open_page("samples", "r")
 
-    assert is_well(tab)
-    found = samples_of(tab)
+    found = tab.samples()
     assert found is None or found["rows"][0]["cells"][0][0][1:3] == ["\ufffd.png", "other"]
 
 
@@ -143,8 +138,7 @@ def test_tables_are_sorted_as_numbers_filtered_and_chosen_by_step(logs):
 
     tab = open_page("samples", "r")
 
-    assert is_well(tab)
-    assert "step 30: 'tables/30.csv': No such file" in said(tab)
+    assert "step 30: 'tables/30.csv': No such file" in tab.said()
 
     tab.select_slider[0].set_value(1).run()
 
@@ -153,7 +147,7 @@ def test_tables_are_sorted_as_numbers_filtered_and_chosen_by_step(logs):
     tab.text_input(key="_table_filter").set_value("CAT").run()
 
     assert tab.dataframe[0].value["prompt"].tolist() == ["a cat"]
-    assert "step 20 · 2 rows, 1 match" in said(tab)
+    assert "step 20 · 2 rows, 1 match" in tab.said()
 
 
 def test_histograms_are_a_heat_map_texts_as_they_are_and_what_cannot_be_read_is_named(logs):
@@ -167,11 +161,10 @@ def test_histograms_are_a_heat_map_texts_as_they_are_and_what_cannot_be_read_is_
 
     tab = open_page("samples", "r")
 
-    assert is_well(tab)
-    assert charts(tab) == 1
-    assert "2 values NaN or infinite" in said(tab)
-    assert "cannot be read" in said(tab)
-    assert "No samples yet." not in said(tab)
+    assert tab.charts() == 1
+    assert "2 values NaN or infinite" in tab.said()
+    assert "cannot be read" in tab.said()
+    assert "No samples yet." not in tab.said()
     assert [code.value for code in tab.code][-2:] == ["**a** <b>", "b"]
 
 
@@ -185,9 +178,8 @@ def test_the_overview_has_the_latest_samples_and_a_link_to_all(logs):
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
-    assert "Latest samples" in said(tab)
-    shown = samples_of(tab)
+    assert "Latest samples" in tab.said()
+    shown = tab.samples()
     assert (shown["layout"], shown["follows"]) == ("strip", "r")
     assert [row["title"] for row in shown["rows"]] == ["a cat", "a dog"]
     [cell] = shown["rows"][0]["cells"]
@@ -201,14 +193,13 @@ def test_runs_are_compared_by_prompt(logs):
 
     tab = open_page("compare", runs="a,b,c")
 
-    assert is_well(tab)
-    shown = samples_of(tab)
+    shown = tab.samples()
     assert [column["name"] for column in shown["columns"]] == ["A", "b"]
     assert titles(tab) == ["a cat", "a cow"]
     assert [[item[1] for item in cell] for cell in shown["rows"][0]["cells"]] == [["b.png"], ["c.png"]]
     assert shown["rows"][1]["cells"][1] == []
-    assert "One run has no samples." in said(tab)
-    assert samples_of(open_page("compare", runs="c,b")) is not None
+    assert "One run has no samples." in tab.said()
+    assert open_page("compare", runs="c,b").samples() is not None
     write_run(logs, "d")
-    assert samples_of(open_page("compare", runs="c,d")) is None
-    assert samples_of(open_page("overview", "c")) is None
+    assert open_page("compare", runs="c,d").samples() is None
+    assert open_page("overview", "c").samples() is None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 
 import pytest
 
-pytest.importorskip("streamlit")
-
-from tests.dashboard.views import pages
-from tests.dashboard.views.pages import chart_data, is_well, open_page, run_table
+from tests.dashboard.views.pages import open_page
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import ProjectSettings, write_project
 from toolkit.telemetry.runs.sweep.next_trial import command_with
@@ -53,12 +49,12 @@ def sweep(**query):
 
 def said(tab):
     """Return what the page says, without marks and addresses of links."""
-    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", pages.said(tab).replace("**", ""))
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", tab.said().replace("**", ""))
 
 
 def charts_of(tab):
     """Return the figures of a sweep: the points, the bars."""
-    found = [json.loads(json.loads(text)["figure"]) for text in chart_data(tab)]
+    found = [*tab.figures().values()]
     for one in found:
         # What is fitted through the points comes first.
         one["data"].sort(key=lambda trace: trace.get("mode") != "markers")
@@ -71,7 +67,6 @@ def test_the_view_says_which_run_is_best_and_why(logs):
     write_sweep(logs, 16)
     tab = sweep()
 
-    assert is_well(tab)
     text = said(tab)
     assert "Best of 15 runs: run-" in text
     assert "with val_loss 0.08" in text
@@ -91,7 +86,7 @@ def test_the_view_says_which_run_is_best_and_why(logs):
     assert drawn["marker"]["symbol"].count("circle-open") == 1, "the one that is still running"
     assert drawn["customdata"][-1][0].startswith("overview?run=run-"), "a click opens the run"
     assert "template" not in points["layout"]
-    table = run_table(tab)
+    table = tab.run_table()
     values = list(table["val_loss best"])
     assert table["href"][0] == f"overview?run={table['Run'][0]}"
     assert values[:-1] == sorted(values[:-1])
@@ -101,21 +96,10 @@ def test_metric_direction_and_search_come_from_the_link_and_else_from_the_projec
     write_sweep(logs)
     tab = sweep(metric="accuracy", better="Higher is better", q="run-0")
 
-    assert is_well(tab)
     assert "Best of 10 runs: run-09, with accuracy 0.59" in said(tab)
     assert "run-10, with accuracy 0.6" in said(sweep(metric="accuracy")), "that higher is better is known"
     write_project(logs, None, ProjectSettings(primary_metric="accuracy", direction="max"))
     assert "run-10, with accuracy 0.6" in said(sweep())
-
-
-def test_few_runs_and_runs_without_settings_have_a_sentence(logs):
-    write_sweep(logs, 4)
-    for name in ("a", "b", "c"):
-        write_run(logs, f"plain-{name}", sessions=(range(3),))
-
-    assert "too few to say why" in said(sweep(q="run"))
-    assert "no recorded settings" in said(sweep(q="plain"))
-    assert "No runs match" in said(sweep(q="nothing-like-that"))
 
 
 def test_the_best_is_named_in_one_project_unless_the_runs_are_searched_for(logs):
@@ -164,7 +148,7 @@ def test_parallel_coordinates_are_drawn_when_they_are_opened(logs):
     write_sweep(logs, lora_type="lora")
     tab = sweep(chart="All settings at once", axes="learning_rate")
 
-    [(drawn,), _] = [json.loads(json.loads(text)["figure"])["data"] for text in chart_data(tab)]
+    [(drawn,), _] = [figure["data"] for figure in tab.figures().values()]
     assert [axis["label"] for axis in drawn["dimensions"]] == ["learning_rate", "val_loss"]
     # By the order of the results: one that diverged does not make all others alike.
     assert sorted(drawn["line"]["color"]) == list(range(1, 13))
@@ -195,14 +179,13 @@ def test_a_setting_with_a_best_value_inside_has_a_curve_groups_and_a_command_to_
         )
     tab = sweep()
 
-    assert is_well(tab)
     points, _ = charts_of(tab)
     band, line = points["data"][1:]
     assert (band["fill"], line["line"]["dash"]) == ("toself", "dash")
     [command] = [item.value for item in tab.code]
     found = re.fullmatch(r"train.py --lr (\S+) --seed=1 --name 'my run'", command)
     assert float(found[1]) == pytest.approx(10**-3.2, rel=0.3)
-    settings = next(table for table in pages.tables(tab) if "val_loss mean" in table)
+    settings = next(table for table in tab.tables() if "val_loss mean" in table)
     assert settings["runs"].tolist() == [3] * 8
     assert settings["val_loss mean"].tolist() == sorted(settings["val_loss mean"])
     assert settings["learning_rate"][0] == "0.001"

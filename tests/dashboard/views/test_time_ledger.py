@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 
-import pytest
-
-pytest.importorskip("streamlit")
-
 from tests.dashboard.timed_runs import write_timed_run
-from tests.dashboard.views.pages import is_well, open_page, said, sent_to_components
+from tests.dashboard.views.pages import open_page
 from tests.lengths import in_make_faults
 from tests.made_runs import write_run
 from toolkit.telemetry.runs import record_source
@@ -20,7 +15,7 @@ from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 def ledger_data(tab):
     """Return the words of the bar, of the table and of the sessions, in this order."""
-    sent = [json.loads(text).get("html", "") for text in sent_to_components(tab)]
+    sent = [data["html"] for data in tab.sent("html")]
     return [html.unescape(re.sub("<[^>]+>+", "|", one)) for one in sent if "telemetry-ledger" in one]
 
 
@@ -29,7 +24,6 @@ def test_the_bar_says_how_much_of_the_time_was_training(logs):
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
     bar, table = ledger_data(tab)
     words = [word for word in bar.split("|") if word]
     assert words[:3] == ["Goodput 78 %", "35 m 20 s of wall time", "training"]
@@ -42,7 +36,7 @@ def test_the_bar_says_how_much_of_the_time_was_training(logs):
 def test_much_waiting_for_data_is_reported_with_advice(logs):
     write_timed_run(logs, "r", shares={"training": 0.6, "data_wait": 0.35})
 
-    assert "Try more loader workers" in said(open_page("overview", "r"))
+    assert "Try more loader workers" in open_page("overview", "r").said()
 
 
 def test_every_session_of_a_resumed_run_has_a_bar_and_what_was_done_again_is_shown(logs):
@@ -50,12 +44,11 @@ def test_every_session_of_a_resumed_run_has_a_bar_and_what_was_done_again_is_sho
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
     bar, table, sessions = ledger_data(tab)
     assert "in 2 sessions" in bar
     assert "rework after a crash" in table
     assert sessions.index("Session 1 · a") < sessions.index("Session 2 · b")
-    assert "The 10 m between sessions are not counted." in said(tab)
+    assert "The 10 m between sessions are not counted." in tab.said()
 
 
 def test_energy_and_notes_are_shown_where_there_are_any(logs):
@@ -64,7 +57,7 @@ def test_energy_and_notes_are_shown_where_there_are_any(logs):
     tab = open_page("overview", "r")
 
     assert all("kWh" in part for part in ledger_data(tab)[:2])
-    assert "Power is known for" in said(tab)
+    assert "Power is known for" in tab.said()
 
 
 def test_a_plain_loop_has_an_inferred_ledger_that_says_so(logs):
@@ -72,9 +65,8 @@ def test_a_plain_loop_has_an_inferred_ledger_that_says_so(logs):
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
     assert "Goodput about 9" in ledger_data(tab)[0]
-    assert "* Inferred" in said(tab)
+    assert "* Inferred" in tab.said()
 
 
 def test_a_run_without_steps_has_no_ledger(logs):
@@ -84,9 +76,8 @@ def test_a_run_without_steps_has_no_ledger(logs):
     for run in ("r", "s"):
         tab = open_page("overview", run)
 
-        assert is_well(tab)
         assert ledger_data(tab) == []
-        assert "Time breakdown" not in said(tab)
+        assert "Time breakdown" not in tab.said()
 
 
 @in_make_faults
@@ -97,9 +88,8 @@ def test_a_long_log_is_added_up_a_part_at_a_time_and_says_how_far_it_is(logs, mo
 
     tab = open_page("overview", "r")
 
-    assert is_well(tab)
     # No figure and no advice from a part of the records.
-    assert "Adding up where the time went" in said(tab)
+    assert "Adding up where the time went" in tab.said()
     assert ledger_data(tab) == []
     for _ in range(200):
         tab.run()
@@ -124,7 +114,7 @@ def test_what_spans_put_on_the_step_records_is_no_metric_of_its_own(logs):
         },
     )
 
-    shown = said(open_page("overview", "r"))
+    shown = open_page("overview", "r").said()
 
     assert "mine" in shown.splitlines()
     assert "ledger/" not in shown

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
-pytest.importorskip("streamlit")
-
-
-from tests.dashboard.views.pages import (
-    OF_A_RUN,
-    choose,
-    go_to,
-    is_well,
-    markdown_of,
-    open_page,
-    run_table,
-    tables,
-)
+from tests.dashboard.views.pages import OF_A_RUN, open_page
 from tests.made_runs import write_run
 
-# A link, all of it over several lines, and what is no letter; tests/attacks/test_poisoned_pages.py has 45 kinds.
-
-# What is left of a text once every escaped character is taken out must hold none of these.
+# tests/attacks/test_poisoned_pages.py has 45 kinds of markup on every page.
 
 
 def test_a_name_of_5000_characters_is_cut_and_the_others_are_still_listed(logs):
@@ -32,15 +16,13 @@ def test_a_name_of_5000_characters_is_cut_and_the_others_are_still_listed(logs):
 
     runs = open_page("runs")
 
-    assert is_well(runs)
-    assert "good" in list(run_table(runs)["Run"])
+    assert "good" in list(runs.run_table()["Run"])
 
     tab = open_page("overview", "long")
     for page in OF_A_RUN:
-        go_to(tab, page)
+        tab.go_to(page)
 
-        assert is_well(tab), page
-        assert max(len(text) for text in markdown_of(tab)) < 1_000, page
+        assert max(len(text) for text in tab.markdown_texts()) < 1_000, page
     assert folder.exists()
 
 
@@ -51,9 +33,8 @@ def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
 
     compare = open_page("compare", None, runs="a,b")
 
-    assert is_well(compare)
-    assert list(run_table(compare)["Run"]) == ["key (a) lr=1", "this run"]
-    found = tables(compare)[0]
+    assert list(compare.run_table()["Run"]) == ["key (a) lr=1", "this run"]
+    found = compare.tables()[0]
     assert list(found["What"]) == ["learning_rate", "Run"]
     assert list(found["this run"]) == ["2", "2"]
 
@@ -66,4 +47,4 @@ def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):
         file.write(log.read_bytes())
 
     for entry in ("Rename and tag…", "Report…", "Export…", "Link and location…", "Delete"):
-        assert is_well(choose(open_page("overview", "\ufffd-run"), entry)), entry
+        assert open_page("overview", "\ufffd-run").choose(entry).is_well(), entry

@@ -12,18 +12,7 @@ import signal
 import sys
 import threading
 
-from tests.faults.child_program import TelemetryLogger
-
-
-def use_the_logger():
-    log.log_step(1_000_000, train_loss=2.0)
-    log.log_event("from_the_child", text="x" * 1000)
-    log.log_eval(1, val_loss=1.0)
-    log.flush()
-    assert not log.should_stop
-    assert not log.take_requests()
-    assert not log.is_live
-    log.close()
+from tests.faults.child_program import TelemetryLogger, use_in_a_child
 
 
 def use_a_method():
@@ -37,7 +26,6 @@ def use_a_copy():
         other.close()
 
 
-in_the_child = {"logger": use_the_logger, "method": use_a_method, "copy": use_a_copy}[sys.argv[2]]
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
 log_step = log.log_step
 log.log_step(0, train_loss=1.0)
@@ -56,7 +44,7 @@ holds.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(60)
-    in_the_child()
+    {"logger": lambda: use_in_a_child(log), "method": use_a_method, "copy": use_a_copy}[sys.argv[2]]()
     sys.exit(0)
 status = os.waitpid(child, 0)[1]
 may_go_on.set()

@@ -11,19 +11,7 @@ import sys
 import threading
 import time
 
-from tests.faults.child_program import SlowestCall, TelemetryLogger
-
-
-def in_the_child():
-    log.log_step(1_000_000, train_loss=2.0)
-    log.log_event("from_the_child", text="x" * 1000)
-    log.log_eval(1, val_loss=1.0)
-    log.flush()
-    assert not log.should_stop
-    assert not log.take_requests()
-    assert not log.is_live
-    log.close()
-
+from tests.faults.child_program import SlowestCall, TelemetryLogger, use_in_a_child
 
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
 go_on = True
@@ -47,7 +35,7 @@ for step in range(int(sys.argv[2])):
     child = os.fork()
     if child == 0:
         signal.alarm(60)  # a child that hangs ends by this signal, and is counted below
-        in_the_child()
+        use_in_a_child(log)
         if step % 2:
             os._exit(0)
         sys.exit(0)

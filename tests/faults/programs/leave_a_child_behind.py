@@ -9,18 +9,12 @@ import os
 import sys
 import time
 
-from tests.faults.child_program import Acknowledged, TelemetryLogger
+from tests.faults.child_program import TelemetryLogger, log_for_ever
 
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 child = os.fork()
 if child == 0:
     time.sleep(120)
     os._exit(0)
 print(f"child={child}", flush=True)
-step = 0
-while True:
-    log.log_step(step, train_loss=1.0)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.0005)
+log_for_ever(log)

@@ -129,7 +129,9 @@ def main():
     from toolkit.telemetry import TelemetryLogger
 
     after_import = settings()
-    heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit"} & set(sys.modules)
+    heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit", "yaml", "pynvml"} & set(
+        sys.modules
+    )
     hooked = {"excepthook": True, "threads": True}
     log = TelemetryLogger(
         "run", log_dir=sys.argv[1], log_every=1, errors=hooked if sys.argv[2] == "torch" else True

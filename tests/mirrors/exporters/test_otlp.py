@@ -11,6 +11,7 @@ import traceback
 
 import pytest
 
+from tests.fleet.engines import free_ports
 from tests.lengths import in_make_faults
 from tests.mirrors.exporters.collector import attributes, collecting
 from tests.records import read_records
@@ -83,12 +84,6 @@ def spans_of(collector):
 
 def points_of(collector):
     return [span for span, _ in sent_to(collector) if "event_of" in attributes(span)]
-
-
-def a_free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def records_of(log):
@@ -203,11 +198,9 @@ def test_what_a_collector_refuses_is_raised_and_sent_again_once(status):
 
 
 def test_a_missing_collector_is_reported():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(OtlpError, match="does not answer: .*refused"):
-            exporter(url, timeout_s=0.5).write([span(A, "x", 0, 1)])
+    url = f"http://127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(OtlpError, match="does not answer: .*refused"):
+        exporter(url, timeout_s=0.5).write([span(A, "x", 0, 1)])
 
 
 def test_spans_that_a_collector_refuses_are_counted_aloud_and_not_sent_again(caplog):
@@ -296,7 +289,7 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
 @in_make_faults
 def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypatch):
     monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "interval_s", 0.01)
-    port = a_free_port()
+    (port,) = free_ports(1)
     sink = exporter(f"http://127.0.0.1:{port}", timeout_s=0.25)
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
     names = [f"encode {number}" for number in range(200)]
@@ -341,7 +334,7 @@ def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
 
 @in_make_faults
 def test_what_no_collector_has_taken_by_the_end_is_counted_and_said(tmp_path, caplog):
-    sink = exporter(f"http://127.0.0.1:{a_free_port()}", timeout_s=0.5)
+    sink = exporter(f"http://127.0.0.1:{free_ports(1)[0]}", timeout_s=0.5)
     options = {**QUIET, "close_timeout": 1.0}
     with TelemetryLogger("r", log_dir=tmp_path, **options, sinks=[sink]) as log:
         for _ in range(7):

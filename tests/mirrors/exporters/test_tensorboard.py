@@ -45,35 +45,6 @@ def write(folder, *records, **options):
     exporter.close()
 
 
-def test_scalars_come_back_with_their_step_and_time(tmp_path):
-    write(tmp_path, *(step(i * 10, loss=1 / i) for i in range(1, 101)))
-
-    points = read(tmp_path).Scalars("train_loss")
-
-    assert [point.step for point in points] == [i * 10 for i in range(1, 101)]
-    assert points[1].wall_time == 1_700_000_020.25
-    assert points[1].value == 0.5
-
-
-def test_each_kind_of_record_has_its_tags(tmp_path):
-    write(
-        tmp_path,
-        step(10, lr=1e-4),
-        {"event": "eval", "time": 1.0, "global_step": 10, "val_loss": 0.7},
-        {"event": "epoch", "time": 2.0, "epoch": 1, "val_loss": 0.6},
-        {"event": "system", "time": 3.0, "gpu/0/util": 87},
-    )
-
-    tensorboard = read(tmp_path)
-
-    assert set(tensorboard.Tags()["scalars"]) == {
-        *("train_loss", "lr", "eval/val_loss", "epoch/val_loss", "system/gpu/0/util")
-    }
-    assert tensorboard.Scalars("system/gpu/0/util")[0].step == 10, (
-        "a record without a step is of the last one"
-    )
-
-
 def test_what_is_not_finite_is_shown_as_it_is(tmp_path):
     write(
         tmp_path,

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.children import Child
-from tests.lengths import in_make_faults
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
@@ -156,7 +155,9 @@ def test_a_critical_finding_is_reported_once(tmp_path):
 
     [reported] = [got.json for got in receiver.got]
     assert reported["title"] == "greyjacket: critical finding: Not a number"
-    assert "train_loss is NaN or infinite from step 40 on" in reported["text"]
+    text = reported["text"].splitlines()
+    assert text[0].startswith("train_loss is NaN or infinite from step 40 on")
+    assert [line.partition(":")[0] for line in text[1:3]] == ["Often", "Try"]
     assert reported["details"]["kind"] == "nan"
 
 
@@ -244,19 +245,6 @@ def test_a_script_that_is_terminated_says_so_by_default(tmp_path, start):
     assert occasions(receiver) == ["failure"]
     assert receiver.got[0].json["title"] == "run: ended by a signal"
     assert "SIGTERM" in receiver.got[0].json["text"]
-
-
-def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
-    ended = start(
-        """
-        with TelemetryLogger("run", log_dir=sys.argv[1]) as log:
-            log.log_step(1, train_loss=1.0)
-        print([name for name in ("http.client", "toolkit.telemetry.mirrors.messages.sink") if name in sys.modules])
-        """,
-        tmp_path,
-    ).end()
-
-    assert ended.out.splitlines()[-1] == "[]", ended.err
 
 
 @pytest.fixture
@@ -386,32 +374,28 @@ def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
 TRAINING = Path(__file__).parent / "programs" / "train_and_send_messages.py"
 
 
-def training_yaml(folder, close_timeout=60.0):
+def training_yaml(folder):
     return f"""
         config:
           name: greyjacket
           telemetry:
             log_dir: {folder}
             log_every: 1
-            close_timeout: {close_timeout}
+            close_timeout: 60.0
             messages:
               - {{to: lark, url_env: LARK_HOOK, secret_env: LARK_SECRET, when: [start, finish, failure]}}
     """
 
 
-@pytest.mark.parametrize(
-    ("ending", "said"),
-    [("close", "greyjacket: finished\n"), ("leave", "greyjacket: finished (the script ended)\n")],
-)
-def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start, ending, said):
+def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), ending, "wait", env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path), "leave", env=env).end()
 
     assert ended.code == 0, ended.err
     texts = [got.json["content"]["text"] for got in receiver.got]
     assert texts[0].startswith("greyjacket: started\n20 steps are planned.\n")
-    assert texts[1].startswith(said)
+    assert texts[1].startswith("greyjacket: finished (the script ended)\n")
     assert "finished · step 20 of 20 (100%) · loss 0.05 · LR 0.0001 · after " in texts[1]
     assert len(texts) == 2
     statuses = [record["status"] for record in read_records(tmp_path / "greyjacket/metrics.jsonl", "message")]
@@ -421,7 +405,7 @@ def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start, endi
 def test_a_process_that_crashes_reports_why(tmp_path, start):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), "crash", "wait", env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path), "crash", env=env).end()
 
     assert ended.code == 1
     text = receiver.got[-1].json["content"]["text"]
@@ -430,17 +414,6 @@ def test_a_process_that_crashes_reports_why(tmp_path, start):
     assert "jane" not in text
     assert "secret-project" not in text
     assert len(receiver.got) == 2
-
-
-@in_make_faults
-def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
-    with raw_receiving(never_answer) as receiver:
-        env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path, close_timeout=2.0), "leave", "", env=env).end()
-
-    assert ended.code == 0
-    assert "no response before the run closed; it may have arrived" in ended.err
-    assert message_counts(read_records(tmp_path / "greyjacket/metrics.jsonl", "message")) == {"failed": 2}
 
 
 def test_an_interrupted_wait_for_a_receiver_still_writes_the_end(tmp_path, start):

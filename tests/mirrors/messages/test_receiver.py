@@ -52,11 +52,6 @@ def test_a_service_cannot_bring_a_page_of_text_or_commands_into_the_records():
     assert len(reason) < 300
 
 
-def test_a_failed_message_names_the_host_and_not_the_path():
-    with receiving((500, {}, b"oops")) as receiver:
-        assert failure_of(to(f"{receiver.url}/hook")) == f"{receiver.url}: answered 500: oops"
-
-
 def test_a_secret_in_place_of_the_name_of_a_variable_is_in_no_file_of_the_run(tmp_path):
     secret = "a8Kd92jf0QmLpZx7Rt"
     messages = [{"to": "ntfy", "url": "http://localhost:1/x", "secret_env": secret}]

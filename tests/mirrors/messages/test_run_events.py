@@ -49,38 +49,6 @@ def words(message):
     return "\n".join([message.title, *message.lines, message.run_state.as_text()])
 
 
-def test_a_start_is_reported_once_with_what_is_planned():
-    run = story()
-    events = reported(run, record("start", max_steps=5000), step(1), record("start"))
-
-    assert [event.occasion for event in events] == ["start"]
-    assert words(events[0]) == "greyjacket: started\n5,000 steps are planned.\nrunning"
-
-
-def test_a_critical_finding_is_reported_once_with_why_and_what_to_try():
-    run = story()
-    events = reported(
-        run, step(40, train_loss=None, non_finite={"train_loss": "NaN"}, lr=1e-3), finding(), finding()
-    )
-
-    [one] = events
-    assert (one.occasion, one.about) == ("finding", ("finding:1-nan-train_loss-40",))
-    assert words(one).splitlines() == [
-        "greyjacket: critical finding: Not a number",
-        "train_loss is NaN from step 40 on.",
-        "Often: The learning rate is too high.",
-        "Try: Go back to the last checkpoint.",
-        "running · step 40 · loss NaN · LR 0.001",
-    ]
-
-
-def test_a_finding_that_becomes_critical_is_reported_then():
-    run = story()
-
-    assert reported(run, finding(severity="warning")) == []
-    assert len(reported(run, finding(), finding(state="resolved"))) == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "occasions"),
     [
@@ -93,10 +61,15 @@ def test_a_finding_that_becomes_critical_is_reported_then():
         ({"kind": "rule:low enough", "severity": "info"}, ["milestone"]),
         ({"kind": "rule:low enough", "severity": "info", "state": "resolved", "began_in_session": 0}, []),
         ({"kind": "rule:too high"}, ["finding"]),
+        # A pause that is short, over, or neither.
+        ({"kind": "hang", "severity": "info"}, []),
+        ({"kind": "hang", "severity": "warning", "state": "resolved"}, []),
+        ({"kind": "hang", "severity": "warning"}, ["stall"]),
+        ({"kind": "hang"}, ["stall"]),
     ],
 )
 def test_which_findings_are_news(changes, occasions):
-    assert [event.occasion for event in reported(story(), finding(**changes))] == occasions
+    assert [event.occasion for event in reported(story(), step(10), finding(**changes))] == occasions
 
 
 def test_two_that_notice_one_silence_are_one_stall():
@@ -118,26 +91,14 @@ def test_two_that_notice_one_silence_are_one_stall():
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_reported"),
-    [
-        ({"severity": "info"}, False),
-        ({"state": "resolved"}, False),
-        ({}, True),
-        ({"severity": "critical"}, True),
-    ],
+    ("kind", "severities"), [("hang", ("info", "warning")), ("nan", ("warning", "critical"))]
 )
-def test_a_pause_that_is_short_or_over_sends_no_message(changes, is_reported):
-    pause = {"kind": "hang", "severity": "warning", **changes}
-
-    assert bool(reported(story(), step(10), finding(**pause))) is is_reported
-
-
-def test_a_pause_that_becomes_long_is_reported_then():
+def test_what_becomes_serious_is_reported_then_and_once(kind, severities):
     run = story()
-    quiet = finding(id="a", kind="hang", severity="info")
-    loud = finding(id="a", kind="hang", severity="warning", message="No step for 300 s.")
+    mild, serious = (finding(kind=kind, severity=severity) for severity in severities)
 
-    assert [len(reported(run, one)) for one in (quiet, loud, loud)] == [0, 1, 0]
+    assert [len(reported(run, one)) for one in (mild, serious, serious)] == [0, 1, 0]
+    assert reported(run, finding(kind=kind, severity=severities[1], state="resolved")) == []
 
 
 # ------------------------------------------------------------ the end
@@ -195,9 +156,12 @@ def test_what_is_left_follows_from_the_usual_pace():
     assert run.run_state.as_text() == "running · step 10 of 1,000 (1%) · loss 0.25 · LR 0.0001 · ETA 33 m"
 
 
-def test_a_loop_that_counts_from_zero_is_done_after_its_last_step():
+@pytest.mark.parametrize(("start", "first"), [({}, 0), ({"first_step": 0}, 1)], ids=["step 0", "its start"])
+def test_a_loop_that_counts_from_zero_is_done_after_its_last_step(start, first):
     run = story()
-    reported(run, record("start", max_steps=18), *(step(n, sec_per_step=2.0) for n in range(17)))
+    reported(
+        run, record("start", max_steps=18, **start), *(step(n, sec_per_step=2.0) for n in range(first, 17))
+    )
 
     assert run.run_state.eta_s == 2.0
 

@@ -141,33 +141,24 @@ def _replaced(path):
     path.write_bytes(data.replace(b'"session":1', b'"session":7'))
 
 
-def _cut_short(path):
-    data = path.read_bytes()
-    path.write_bytes(data[: data.index(b"\n", len(data) // 2) + 1])
-
-
-def _edited_in_its_head(path):
+def _overwritten(path, place, by):
     with path.open("r+b") as file:
-        file.seek(path.read_bytes().index(b'"session":1') + 10)
-        file.write(b"8")
+        file.seek(place(path.read_bytes()))
+        file.write(by)
 
 
-def _edited_in_its_tail(path):
-    data = path.read_bytes()
-    with path.open("r+b") as file:
-        file.seek(data.rindex(b"queue full"))
-        file.write(b"QUEUE")
+CHANGES = {
+    "replaced": _replaced,
+    "cut short": lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:600])),
+    "edited in its head": lambda path: _overwritten(path, lambda data: data.index(b'"session":1') + 10, b"8"),
+    "edited in its tail": lambda path: _overwritten(path, lambda data: data.rindex(b"queue full"), b"QUEUE"),
+    "written again": lambda path: path.write_bytes(
+        b"".join(b'{"event":"step","session":1,"train_loss":%d}\n' % i for i in range(9000))
+    ),
+}
 
 
-def _written_again(path):
-    with path.open("r+b") as file:
-        file.truncate()
-        file.writelines(b'{"event":"step","session":1,"train_loss":%d}\n' % i for i in range(9000))
-
-
-@pytest.mark.parametrize(
-    "change", [_replaced, _cut_short, _edited_in_its_head, _edited_in_its_tail, _written_again]
-)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_log_that_is_not_what_was_cached_is_read_again(path, cache, change):
     opened(path, cache)
     change(path)
@@ -179,27 +170,6 @@ def test_a_log_that_is_not_what_was_cached_is_read_again(path, cache, change):
 
 
 # ---------------------------------------------------------------- what is no cache
-
-
-def _torn(file, data):
-    file.write_bytes(data[: len(data) // 2])
-
-
-def _empty(file, data):
-    file.write_bytes(b"")
-
-
-def _garbage(file, data):
-    file.write_bytes(os.urandom(len(data)))
-
-
-def _garbage_inside(file, data):
-    file.write_bytes(data[:100] + b"\xff" * (len(data) - 200) + data[-100:])
-
-
-def _folder(file, data):
-    file.unlink()
-    file.mkdir()
 
 
 def _rewritten(file, change, **columns):
@@ -214,39 +184,33 @@ def _rewritten(file, change, **columns):
         writer.write_batch(batch)
 
 
-def _other_version(file, data):
-    _rewritten(file, lambda about: about.update(version=about["version"] + 1))
+def _of_no_kind(kinds):
+    return pa.array([[7] * len(kinds[0])], kinds.type)
 
 
-def _missing_keys(file, data):
-    _rewritten(file, lambda about: about.pop("segments"))
+def _as_a_folder(file):
+    file.unlink()
+    file.mkdir()
 
 
-def _of_other_types(file, data):
-    _rewritten(file, lambda about: about.update(metrics=[1, 2, 3]))
+SPOILT = {
+    "torn": lambda file, data: file.write_bytes(data[: len(data) // 2]),
+    "empty": lambda file, data: file.write_bytes(b""),
+    "garbage": lambda file, data: file.write_bytes(os.urandom(len(data))),
+    "garbage inside": lambda file, data: file.write_bytes(
+        data[:100] + b"\xff" * (len(data) - 200) + data[-100:]
+    ),
+    "a folder": lambda file, data: _as_a_folder(file),
+    "of another version": lambda file, data: _rewritten(
+        file, lambda about: about.update(version=about["version"] + 1)
+    ),
+    "without a key": lambda file, data: _rewritten(file, lambda about: about.pop("segments")),
+    "of other types": lambda file, data: _rewritten(file, lambda about: about.update(metrics=[1, 2, 3])),
+    "of no kind": lambda file, data: _rewritten(file, lambda about: None, kind=_of_no_kind),
+}
 
 
-def _of_no_kind(file, data):
-    def seven(kinds):
-        return pa.array([[7] * len(kinds[0])], kinds.type)
-
-    _rewritten(file, lambda about: None, kind=seven)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        _torn,
-        _empty,
-        _garbage,
-        _garbage_inside,
-        _folder,
-        _other_version,
-        _missing_keys,
-        _of_other_types,
-        _of_no_kind,
-    ],
-)
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_a_corrupt_cache_is_ignored(path, cache, spoil):
     first, _ = opened(path, cache)
     file = file_in(cache)
@@ -278,39 +242,30 @@ def _forged(file):
     file.chmod(0o600)
 
 
-def _anothers_file(file):
-    os.chown(file, 12345, 12345)
-
-
-def _anothers_folder(file):
-    os.chown(file.parent, 12345, 12345)
-
-
 def _anothers_link(file):
     real = file.parent.rename(file.parent.with_name("real"))
     file.parent.symlink_to(real, target_is_directory=True)
     os.lchown(file.parent, 12345, 12345)
 
 
-def _file_for_the_group(file):
-    file.chmod(0o660)
-
-
-def _folder_for_all(file):
-    file.parent.chmod(0o777)
+GIVEN_AWAY = {
+    "another's file": lambda file: os.chown(file, 12345, 12345),
+    "another's folder": lambda file: os.chown(file.parent, 12345, 12345),
+    "another's link": _anothers_link,
+    "a file for the group": lambda file: file.chmod(0o660),
+    "a folder for all": lambda file: file.parent.chmod(0o777),
+}
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no owners and modes here")
-@pytest.mark.parametrize(
-    "give_away", [_anothers_file, _anothers_folder, _anothers_link, _file_for_the_group, _folder_for_all]
-)
-def test_what_another_user_could_have_written_is_ignored(path, cache, give_away):
-    if os.geteuid() != 0 and give_away.__name__.startswith("_anothers"):
+@pytest.mark.parametrize("to", GIVEN_AWAY)
+def test_what_another_user_could_have_written_is_ignored(path, cache, to):
+    if os.geteuid() != 0 and to.startswith("another's"):
         pytest.skip("only root can give a file to another user")
     first, _ = opened(path, cache)
     _forged(file_in(cache))
     believed, health = opened(path, cache)
-    give_away(file_in(cache))
+    GIVEN_AWAY[to](file_in(cache))
 
     log, health_again = opened(path, cache)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.formulas.one_by_one import OneByOne
 from toolkit.telemetry.formulas.evaluation import Evaluation
 from toolkit.telemetry.formulas.formula import parse
 from toolkit.telemetry.runfolder.codec import encode
@@ -60,21 +59,6 @@ def test_a_column_is_extended_and_not_computed_again(log, monkeypatch):
     assert log.column("= ema(loss, 0.5)") is first
     assert asked == [5, 1]
     assert len(first.values) == 6
-
-
-@pytest.mark.parametrize("odd", [None, np.inf])
-@pytest.mark.parametrize("function", ["min", "max", "median"])
-def test_many_records_at_once_have_the_values_of_one_after_the_other(log, function, odd):
-    values = np.random.default_rng(1).normal(size=1_500).round(1)
-    values[40:60], values[700] = np.nan, 0.5 if odd is None else odd
-    _append(log.path, *({"global_step": 6 + step, "x": value} for step, value in enumerate(values.tolist())))
-    log.refresh(5.0)
-    text = f"{function}(x, 30) - {function}(x, 7)"
-    single = OneByOne(parse(text))
-
-    np.testing.assert_array_equal(
-        log.column(f"= {text}").values.values, [single.take({"x": value}) for value in values.tolist()]
-    )
 
 
 def test_a_formula_is_computed_up_to_the_deadline_and_continued_by_the_next_question(log, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.metrics import MAX_METRICS
+from toolkit.telemetry.runs import record_source
 from toolkit.telemetry.runs.columns import run_log
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
@@ -105,9 +106,6 @@ def test_a_log_that_vanishes_is_a_problem_until_it_is_back(log, folder):
     assert len(losses(log)) == 10
 
 
-# ---------------------------------------------------------------- what is no log
-
-
 # ---------------------------------------------------------------- answering
 
 
@@ -195,13 +193,13 @@ def test_many_threads_that_open_and_read_the_same_log_see_each_record_once(folde
 
 def test_a_refresh_that_takes_too_long_goes_on_behind(log, folder, monkeypatch):
     may_read = threading.Event()
-    read_block = reader.read_block
+    read_block = record_source.read_block
 
     def slow(*args, **options):
         may_read.wait(30)
         return read_block(*args, **options)
 
-    monkeypatch.setattr(reader, "read_block", slow)
+    monkeypatch.setattr(record_source, "read_block", slow)
     began = time.monotonic()
     first = log.refresh(0.05)
     took = time.monotonic() - began

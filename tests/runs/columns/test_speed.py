@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from tests.dashboard.step_times import group, jobs, step_times
+from toolkit.telemetry.runfolder.manifest import Session
 from toolkit.telemetry.runs.columns.speed import compare, groups_of, jobs_of
 
 SEEDS = range(30)
+
+
+def step_times(seed, count=400, *, seconds=0.5, noise=0.06, memory=0.0):
+    """Return step times around `seconds`; `memory` is how much of its neighbour each one keeps."""
+    fresh = np.random.default_rng(seed).normal(size=count) * math.sqrt(1 - memory**2)
+    kept = np.empty(count)
+    last = fresh[0] / math.sqrt(1 - memory**2)
+    for place, value in enumerate(fresh):
+        last = kept[place] = memory * last + value
+    return seconds * np.exp(noise * kept)
+
+
+def jobs(times, *, run="r", tag=None, began=0.0, **columns):
+    """Return the jobs of a run that has a session for each of `times`."""
+    sessions = [
+        Session(session=number, started=began + number, pid=1, host=f"host-{number}", perf_tag=tag)
+        for number in range(1, len(times) + 1)
+    ]
+    table = {
+        "session": np.concatenate([np.full(len(part), float(n)) for n, part in enumerate(times, 1)]),
+        "global_step": np.concatenate([np.arange(len(part), dtype=float) for part in times]),
+        "sec_per_step": np.concatenate(times),
+        **columns,
+    }
+    return jobs_of(run, run, sessions, (), table)
+
+
+def group(name, times, **columns):
+    (found,) = groups_of(jobs(times, run=name, tag=name, **columns))
+    return found
 
 
 def verdict(new, old):
@@ -146,13 +178,3 @@ def test_the_start_record_tells_device_and_tag_where_the_manifest_does_not():
 
     assert (first.device, first.perf_tag, first.started) == ("2 x H100", "a,b", 5.0)
     assert (second.device, second.perf_tag) == ("A chip", None)
-
-
-def test_no_difference_names_both_ends():
-    found = verdict([step_times(1)], [step_times(2)])
-
-    assert found.sentence.startswith("No significant difference: new is between ")
-    assert "% faster and " in found.sentence
-    assert found.sentence.endswith("% slower than old (95 % interval, 1 job vs 1).")
-    exact = verdict([step_times(1, noise=0.0)], [step_times(2, noise=0.0)])
-    assert exact.sentence == "No difference: new is as fast as old to within 0.01 % (1 job vs 1)."

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.dashboard.troubled_runs import steps, with_findings
-from tests.made_runs import append, write_run
+from tests.made_runs import append, finding_record, write_run
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
@@ -25,15 +25,6 @@ def read(store, *, examined=True):
     if examined:
         store.examine("r", wait_s=60.0)
     return alerts_of(store, "r")
-
-
-def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
-    write_run(tmp_path, "r", with_findings(steps("divergence")))
-
-    (alert,) = read(store)
-
-    assert alert.kind == "divergence"
-    assert alert.time == 1.7e9 + 0.5 * alert.noticed_step, "the first record of it, not the last"
 
 
 def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_path, store):
@@ -84,23 +75,6 @@ def test_the_worst_comes_first_and_open_before_over(tmp_path, store):
 
 
 # ---------------------------------------------------------------- what the store keeps
-
-
-def test_the_store_examines_only_what_was_appended_and_forgets_a_deleted_run(tmp_path, store):
-    folder = write_run(tmp_path, "r", steps("divergence")[:150])
-    assert store.examine("r", wait_s=60.0) == 1.0
-    assert store.findings("r") == ()
-
-    append(folder, steps("divergence")[150:])
-    store.examine("r", wait_s=60.0)
-
-    assert [finding.kind for finding in store.findings("r")] == ["divergence"]
-
-    store.delete("r")
-    write_run(tmp_path, "r", steps())
-    store._rescan()
-
-    assert store.findings("r") == ()
 
 
 def test_what_the_runs_own_yaml_silenced_stays_silent(tmp_path, store):
@@ -190,25 +164,6 @@ def test_how_often_an_error_came_in_all_is_what_the_end_record_says(tmp_path, st
     assert alert.count == 17
 
 
-def hang(state, **fields):
-    return {
-        "event": "finding",
-        "seq": 900,
-        "session": 1,
-        "time": 1_700_000_500.0,
-        "global_step": 399,
-        "id": "1-hang-global_step-399",
-        "kind": "hang",
-        "severity": "warning",
-        "metric": "global_step",
-        "start_step": 399,
-        "noticed_step": 399,
-        "state": state,
-        "message": "No step for 70 s.",
-        **fields,
-    }
-
-
 @pytest.mark.parametrize("name", ["open_spans", "spans"])
 def test_a_hang_that_is_over_still_shows_where_its_threads_were(tmp_path, store, name):
     about = {
@@ -221,8 +176,11 @@ def test_a_hang_that_is_over_still_shows_where_its_threads_were(tmp_path, store,
         "gpu": {"gpu_util": 100},
         "not_answering": ["nvml"],
     }
-    over = hang("resolved", seq=901, resolved_step=400, end_step=400)
-    write_run(tmp_path, "r", [*steps(), hang("open", **about), over])
+    hang = finding_record("hang", 399, metric="global_step") | about
+    over = {**hang, "state": "resolved", "resolved_step": 400, "end_step": 400}
+    for field in about:
+        del over[field]
+    write_run(tmp_path, "r", [*steps(), hang, over])
 
     (alert,) = read(store)
 

@@ -6,31 +6,23 @@ import math
 
 import pytest
 
+from tests.made_runs import finding
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.examiner import examine
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.finding_text import numbers_of, value_of
 from toolkit.telemetry.runs.findings.alerts import effect_on_loss, grouped
 
 
-def alert(kind="spike", step=1, *, severity="warning", state="resolved", **more):
-    return Finding(
-        id=f"1-{kind}-{step}",
-        kind=kind,
-        severity=severity,
-        message="m",
-        state=state,
-        start_step=step,
-        **{"metric": "train_loss", **more},
-    )
+def alert(kind="spike", step=1, **more):
+    return finding(kind, step, **{"state": "resolved", **more})
 
 
 def test_no_raw_name_of_evidence_is_shown():
     losses = [0.3, *[1.0 + 0.01 * (step % 3) for step in range(60)]]
     records = [{"event": "step", "global_step": step, "train_loss": loss} for step, loss in enumerate(losses)]
 
-    (finding,) = examine(records)
-    shown = numbers_of(alert(finding.kind, evidence=finding.evidence))
+    (found,) = examine(records)
+    shown = numbers_of(alert(found.kind, evidence=found.evidence))
 
     assert shown[0] == "first values 0.3"
     assert any(text == "highest 1.02 (at step 3) (3.4 times the level)" for text in shown)

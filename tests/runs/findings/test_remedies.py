@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.made_runs import BEGAN, SECONDS_A_STEP, step_record, write_run
+from tests.made_runs import BEGAN, SECONDS_A_STEP, finding, step_record, write_run
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.findings.remedies import (
     effects_on,
     own_answer,
@@ -19,8 +18,7 @@ from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def alert(kind="divergence", **more):
-    about = {"id": "1", "severity": "critical", "metric": "train_loss", "start_step": 50}
-    return Finding(kind=kind, remedies=CATALOGUE[kind].remedies, **about | more)
+    return finding(kind, 50, remedies=CATALOGUE[kind].remedies, severity="critical", **more)
 
 
 def knob(value=1.0, low=0.1, high=2.0, **more):

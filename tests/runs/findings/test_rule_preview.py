@@ -16,19 +16,6 @@ from toolkit.telemetry.runs.findings.rule_preview import preview
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
-@pytest.fixture
-def store(tmp_path):
-    losses = [1.0, 4.0, 1.0, 4.0, 4.0, 4.0, 1.0, 5.0, 5.0]
-    write_run(
-        tmp_path,
-        "r",
-        [{"event": "step", "global_step": step, "loss": loss} for step, loss in enumerate(losses)],
-    )
-    store = LocalStore([tmp_path], cache_dir=None)
-    store.refresh("r", wait_s=60.0)
-    return store
-
-
 @pytest.mark.parametrize("lasts", [1, 3])
 @pytest.mark.parametrize(
     "when",

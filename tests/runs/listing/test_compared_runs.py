@@ -8,43 +8,7 @@ import numpy as np
 import pytest
 
 from toolkit.telemetry.runs.columns.group_curve import group_curve
-from toolkit.telemetry.runs.listing.compared_runs import (
-    joined_metrics,
-)
 from toolkit.telemetry.runs.settings import setting_names, setting_text
-from toolkit.telemetry.runs.store import MetricInfo
-
-
-def infos(**counts):
-    return [
-        MetricInfo(
-            name=name.replace("__", "/"),
-            event="step",
-            count=number,
-            last=0,
-            last_step=0,
-            low=0,
-            high=0,
-            non_finite=0,
-        )
-        for name, number in counts.items()
-    ]
-
-
-def test_metrics_are_joined_under_the_name_that_most_runs_give_them():
-    found = joined_metrics(
-        {
-            "a": infos(val__loss=3, loss=9, train_loss=20, x=1),
-            "b": infos(val_loss=3, train__loss=2),
-            "c": infos(val_loss=3, train__loss=2),
-        }
-    )
-
-    assert found == {
-        "val_loss": {"a": "val/loss", "b": "val_loss", "c": "val_loss"},
-        "train/loss": {"a": "train_loss", "b": "train/loss", "c": "train/loss"},
-        "x": {"a": "x"},
-    }
 
 
 def test_a_setting_has_one_name_and_one_text():

@@ -190,6 +190,8 @@ def test_each_order_puts_first_what_a_person_looks_for():
 
 
 def test_an_unknown_order_is_refused():
+    with pytest.raises(ValueError, match="did you mean val_loss"):
+        sort_cards([card("a")], "= val_los")
     with pytest.raises(
         ValueError, match="cannot sort by 'colour': no run has it. Allowed: last sign, started"
     ):
@@ -232,6 +234,7 @@ def test_a_query_finds_the_runs_for_which_all_of_it_holds(query, found):
         ("ema_deacy>0", "unknown name 'ema_deacy'; did you mean train.ema_decay"),
         ("zzzzzz=1", "unknown name 'zzzzzz'; no run has it"),
         ("best:eval/ac>1", "did you mean eval/acc"),
+        ("= val_los < 1", "There is no metric 'val_los' .*did you mean val_loss"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_ones(text, said):

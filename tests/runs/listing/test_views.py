@@ -5,14 +5,6 @@ from __future__ import annotations
 from toolkit.telemetry.runfolder.labels import ProjectSettings, read_project, write_project
 from toolkit.telemetry.runs.listing.views import NamedView, OwnChart, views_of, with_view, without_view
 
-NAMES = ["loss/a", "loss/b", "val_loss", "lr"]
-
-
-def test_a_chart_draws_what_fits_its_names_patterns_and_formulas():
-    chart = OwnChart(title="t", metrics=("val_loss", "loss/*", "= val_loss / lr", "other", "loss/a"))
-
-    assert chart.curves(NAMES) == ["val_loss", "loss/a", "loss/b", "= val_loss / lr"]
-
 
 def test_a_view_is_kept_with_the_runs_and_read_back(tmp_path):
     chart = OwnChart(title="Losses", metrics=("loss/*", "= lr * 2"), axis="metric:tokens")

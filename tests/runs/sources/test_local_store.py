@@ -379,9 +379,6 @@ def test_no_request_reaches_a_run_that_has_ended(root, store, status):
     assert not (folder / "control.json").exists()
 
 
-# ---------------------------------------------------------------- asking and labelling
-
-
 # ---------------------------------------------------------------- the trash
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import threading
@@ -293,15 +292,3 @@ def test_secrets_in_a_foreign_configuration_and_in_its_name_are_masked(open_stor
     assert start["config"]["lr"] == 0.1
     assert "hf_abc" not in str(start)
     assert "hf_abc" not in store.meta(key).card.name
-
-
-def test_a_nan_in_the_time_or_the_step_is_on_no_axis(open_store, table):
-    table.write_text("step,loss\n0,nan\n1,inf\n2,0.5\n", "utf-8")
-    store = open_store(table.parent.parent)
-    key = only_key(store)
-    read(store, key)
-
-    drawn = store.series(key, "loss")
-
-    assert [run.kind for run in drawn.non_finite] == ["NaN", "Infinity"]
-    assert math.isclose(drawn.segments[-1].y[-1], 0.5)

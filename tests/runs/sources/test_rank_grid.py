@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from tests.made_runs import append, step_record, write_run
-from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.sources import local_store, rank_grid
@@ -161,19 +160,6 @@ def test_without_time_it_reads_a_part_and_says_how_much(tmp_path, store):
     assert len(first.ranks) < 20
     assert_same(whole_grid(store), whole_grid(LocalStore([tmp_path], cache_dir=None)))
     assert fractions == sorted(fractions)
-
-
-def test_files_of_many_blocks_are_read_in_turn(tmp_path, store, monkeypatch):
-    monkeypatch.setattr(rank_grid, "_BLOCK_BYTES", 1)
-    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 4096)
-    times = {STEP_TIME: float}
-    write_run(tmp_path, "r", curves=times, sessions=(range(200),), ranks={1: times, 2: times})
-
-    partly = [store.rank_grid("r", STEP_TIME, wait_s=0.0) for _ in range(6)]
-
-    assert [grid.ranks for grid in partly] == [(0,), (0, 1), *[(0, 1, 2)] * 4]
-    assert partly[-1].fraction_read < 1.0
-    assert_same(whole_grid(store), whole_grid(LocalStore([tmp_path], cache_dir=None)))
 
 
 def test_many_tabs_ask_at_once_and_none_waits_for_ever(tmp_path, store, monkeypatch):

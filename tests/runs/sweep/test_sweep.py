@@ -13,7 +13,7 @@ from toolkit.telemetry.runfolder.manifest import Evaluation
 from toolkit.telemetry.runfolder.status import Status
 from toolkit.telemetry.runs.store import RunCard
 from toolkit.telemetry.runs.sweep.answer import answer
-from toolkit.telemetry.runs.sweep.runs import SweepRun, of_one_task, sweep_runs
+from toolkit.telemetry.runs.sweep.runs import SweepRun, sweep_runs
 from toolkit.telemetry.runs.sweep.text import answer_text, beyond_chance
 
 
@@ -116,16 +116,6 @@ def test_the_best_run_the_next_and_the_reason_are_in_the_text():
     assert f"The next, {second.name}, is " in text
     assert "rank explains the most" in text
     assert "Try next: rank above 64, because the best runs are at the edge of what was tried" in text
-
-
-def test_a_higher_value_can_be_better():
-    runs = [replace(run, value=-run.value) for run in random_runs()]
-    found = answer(runs, metric="reward", direction="max")
-
-    assert found.best.value == max(run.value for run in runs)
-    assert found.named[0].keys == ("rank",)
-    assert found.named[0].best == "64"
-    assert max(found.named[0].levels, key=lambda level: level.median).label == "64"
 
 
 def test_settings_that_were_always_changed_together_are_one():
@@ -402,21 +392,6 @@ def test_a_run_that_was_stopped_early_is_not_a_result():
     assert "2 runs stopped at 10 to 17 % of their steps are left out." in text_of(
         answer(runs, metric="val_loss")
     )
-
-
-def test_runs_of_several_projects_are_not_compared_unasked():
-    cards = [card(f"r{place}", "finished", project="style" if place < 2 else "sweep") for place in range(5)]
-
-    assert of_one_task(cards) == (cards[2:], "sweep")
-    assert of_one_task(cards[2:]) == (cards[2:], None)
-
-
-def test_without_a_project_runs_with_other_settings_are_not_compared_unasked():
-    cards = [card(f"r{place}", "finished", config={"lr": place}) for place in range(3)]
-    other = card("r3", "finished", config={"width": 8})
-
-    assert of_one_task([other, *cards]) == (cards, "")
-    assert of_one_task(cards) == (cards, None)
 
 
 _values = st.one_of(

@@ -20,23 +20,6 @@ def encoded(fields):
     return decode(line), len(line)
 
 
-def test_what_fits_is_left_as_it_is():
-    fields = {"prompt": "a" * 30_000, "completion": "b" * 30_000, "reward": 0.5}
-
-    assert fit(fields) is fields
-
-
-def test_the_beginning_and_the_end_of_a_long_text_stay():
-    record, size = encoded({"prompt": "Why?", "completion": "<begin>" + "x" * 300_000 + "<end>"})
-
-    assert record["prompt"] == "Why?"
-    assert record["completion"].startswith("<begin>xxx")
-    assert record["completion"].endswith("xxx<end>")
-    assert "of 300,012 characters left out] …" in record["completion"]
-    assert record["cut"] == ["completion"]
-    assert size > 0.95 * MAX_RECORD_BYTES, "no more than needed is left out"
-
-
 def test_a_short_text_leaves_its_room_to_the_long_ones():
     record, _ = encoded({"prompt": "p" * 100_000, "chosen": "c" * 500, "rejected": "r" * 100_000})
 
@@ -64,7 +47,7 @@ def test_next_to_large_other_fields_something_of_the_text_stays():
     assert record["logprobs"][:2] == [0.123456789] * 2
 
 
-@settings(max_examples=longer(10, 60), deadline=None)
+@settings(max_examples=longer(5, 60), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["prompt", "completion", "chosen", "rejected", "note"]),

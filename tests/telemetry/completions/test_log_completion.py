@@ -16,17 +16,8 @@ from toolkit.telemetry.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 
 
 @pytest.fixture
-def make(tmp_path):
-    """Make loggers that are closed with the test, whatever becomes of it."""
-    made = []
-
-    def make_one(**options):
-        made.append(make_logger(tmp_path, **options))
-        return made[-1]
-
-    yield make_one
-    for log in made:
-        log.close()
+def make(tmp_path, close_at_end):
+    return lambda **options: close_at_end(make_logger(tmp_path, **options))
 
 
 def texts(records):
@@ -107,15 +98,6 @@ def test_every_form_of_it_keeps_its_fields(make, given, kept):
 
     assert kept.items() <= record.items()
     assert not any(value is None for name, value in record.items() if name != "reward")
-
-
-def test_a_field_called_like_one_of_ours_is_kept_under_another_name(make):
-    log = make()
-
-    log.log_completion(1, completion="a", time="noon", cut="short", event="lunch")
-    (record,) = records_of(log, COMPLETION)
-
-    assert (record["x_time"], record["x_cut"], record["x_event"]) == ("noon", "short", "lunch")
 
 
 def test_of_each_range_of_steps_the_first_are_written_and_the_rest_is_counted(make):

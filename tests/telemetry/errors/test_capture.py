@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-import traceback
 
 import pytest
 
@@ -29,11 +27,6 @@ def fail(text="bad"):
     raise ValueError(text)
 
 
-def lines_of(error):
-    """Return the traceback as it would be printed."""
-    return traceback.format_exception(error)
-
-
 # ---------------------------------------------------------------- re-raising is exact
 
 
@@ -43,40 +36,6 @@ def caught(function, *args):
     except BaseException as error:  # noqa: BLE001 - whatever it is
         return error
     raise AssertionError("nothing was raised")
-
-
-@pytest.mark.parametrize("is_live", [True, False], ids=["live", "switched off"])
-def test_a_block_lets_the_same_exception_through_with_the_same_traceback(tmp_path, is_live):
-    log = make_logger(tmp_path, enabled=is_live)
-    error = ValueError("bad")
-
-    def run(block):
-        with block:
-            raise error
-
-    class Nothing:
-        __enter__ = __exit__ = lambda *_: None
-
-    plain = lines_of(caught(run, Nothing()))
-    error.__traceback__ = None
-    found = caught(run, log.capture_errors())
-    log.close()
-
-    assert found is error
-    assert lines_of(found) == plain
-    assert (found.__context__, found.__cause__, found.__suppress_context__) == (None, None, False)
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="an exception takes its traceback along")
-def test_a_decorated_function_leaves_no_frame_of_ours_in_the_traceback(log):
-    decorated = log.capture_errors()(fail)
-
-    def call(function):
-        function("bad")
-
-    plain, found = (lines_of(caught(call, function)) for function in (fail, decorated))
-
-    assert found == plain
 
 
 def test_a_context_is_neither_lost_nor_made(log):
@@ -230,15 +189,6 @@ def test_a_task_that_was_called_off_has_not_failed(log):
     assert errors_of(log) == []
 
 
-def test_an_exit_with_a_code_is_a_failure(log):
-    def run():
-        with log.capture_errors():
-            sys.exit(3)
-
-    assert caught(run).code == 3
-    assert [error["type"] for error in errors_of(log)] == ["SystemExit"]
-
-
 def test_step_epoch_thread_and_spans_are_those_of_the_place_where_it_arose(log):
     log.log_step(7, train_loss=1.0, epoch=2)
 
@@ -303,22 +253,6 @@ def test_errors_beyond_the_distinct_ones_that_are_kept_are_counted_together(log)
     assert len(errors) == 100 + len([1, 10, 100])
     (end,) = read_records(log.run_folder / "metrics.jsonl", "end")
     assert (end["errors_total"], len(end["errors"]), end["errors_of_other_kinds"]) == (300, 100, 100)
-
-
-# ---------------------------------------------------------------- how the run ends
-
-
-def test_a_run_that_is_closed_while_a_captured_exception_is_on_its_way_has_failed(log):
-    def run():
-        try:
-            with log.capture_errors():
-                fail()
-        finally:
-            log.close()
-
-    caught(run)
-
-    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
 
 
 # ---------------------------------------------------------------- the error that ends the run is recorded

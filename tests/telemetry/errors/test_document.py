@@ -10,33 +10,33 @@ import sys
 
 import yaml
 
+from tests.fork_server import run_python
 from tests.project.markdown import ROOT, blocks, commands
 from toolkit.telemetry.logger.options import options_from_config
 
 DOCUMENT = ROOT / "docs" / "errors.md"
 
 
-def run(folder, *command):
-    finished = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (finished.returncode, finished.stderr) == (0, "")
-    return finished.stdout
-
-
 def test_the_script_leaves_what_the_document_says_the_command_prints(tmp_path):
     (script,), (printed,) = blocks(DOCUMENT, "python"), blocks(DOCUMENT, "text")
     (command,) = commands(DOCUMENT)
     (tmp_path / "train.py").write_text(script.text)
-    run(tmp_path, "train.py")
+    how = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+        "capture_output": True,
+        "text": True,
+    }
+    # Started, not forked: the frames of what forks it would be in the stack.
+    trained = subprocess.run([sys.executable, "train.py"], timeout=120, **how)
+    shown, as_json = (
+        run_python(["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:], *more], **how)
+        for more in ([], ["--json"])
+    )
 
-    assert run(tmp_path, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]) == printed.text
-    (record,) = json.loads(run(tmp_path, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:], "--json"))
+    assert [(one.returncode, one.stderr) for one in (trained, shown, as_json)] == [(0, "")] * 3
+    assert shown.stdout == printed.text
+    (record,) = json.loads(as_json.stdout)
     assert (record["type"], record["count"], record["global_step"]) == ("OSError", 3, 0)
 
 

@@ -8,7 +8,6 @@ import weakref
 import pytest
 
 import toolkit.telemetry
-from tests.lengths import in_make_faults
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.errors.failure import describe_failure, describe_in_full, fingerprint_of
 
@@ -20,18 +19,6 @@ def caught(error):
     with pytest.raises(type(error)) as raised:
         raise error
     return raised.value
-
-
-def test_type_message_and_stack_are_reported():
-    found = describe_failure(caught(ValueError("bad loss")))
-
-    assert (found["type"], found["message"]) == ("ValueError", "ValueError: bad loss")
-    assert found["stack"][-1].endswith("in caught")
-    assert "test_failure.py:" in found["stack"][-1]
-
-
-def test_an_exception_that_was_never_raised_has_no_stack():
-    assert describe_failure(KeyError("x"))["stack"] == []
 
 
 def test_a_deep_stack_is_reported_from_both_ends():
@@ -205,38 +192,6 @@ def test_an_exception_that_cannot_be_read_is_reported_as_far_as_it_can():
         "in test_an_exception_that_cannot_be_read_is_reported_as_far_as_it_can"
     )
     assert guard.total == 0
-
-
-@in_make_faults
-def test_the_error_of_a_real_worker_says_what_failed_in_it(tmp_path):
-    torch = pytest.importorskip("torch")
-
-    def load(index, depth=0):
-        if depth < 60:
-            return load(index, depth + 1)
-        raise OSError(f"no such file: {'x' * 80}/{index}.png")
-
-    class Images(torch.utils.data.Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return load(index)
-
-    with pytest.raises(OSError, match="worker process") as raised:
-        list(torch.utils.data.DataLoader(Images(), num_workers=1))
-    found, _ = in_full(raised.value)
-
-    assert len(found["message"]) <= 4_000
-    assert found["message"].rstrip().endswith("/0.png"), "torch puts the cause last"
-
-
-def test_of_a_long_message_both_ends_are_kept():
-    message = in_full(OSError(f"first {'x' * 9_000} last"))[0]["message"]
-
-    assert len(message) <= 4_000
-    assert message.startswith("OSError: first ")
-    assert message.endswith(" last")
 
 
 @pytest.mark.parametrize("place", [0, 700, 1_900, 2_100, 2_600, 4_000, 7_000])

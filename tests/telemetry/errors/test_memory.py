@@ -34,18 +34,6 @@ def test_out_of_memory_errors_are_recognised(error, expected):
     assert is_out_of_memory(error) is expected
 
 
-def test_the_process_and_the_machine(tmp_path):
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "status").write_text("Name:\tpython\nVmHWM:\t  4096 kB\nVmRSS:\t  2048 kB\n")
-    (tmp_path / "meminfo").write_text(
-        "MemTotal:       1048576 kB\nMemFree: 1 kB\nMemAvailable:    524288 kB\n"
-    )
-    found = memory_state(Guard(), proc=tmp_path)
-
-    assert (found["rss_mb"], found["rss_peak_mb"]) == (2.0, 4.0)
-    assert (found["ram_total_mb"], found["ram_available_mb"]) == (1024.0, 512.0)
-
-
 @pytest.mark.parametrize("is_initialized", [True, False])
 def test_a_device_is_reported_by_torch_s_counters_and_an_unused_one_is_not_woken(monkeypatch, is_initialized):
     counters = {

@@ -64,11 +64,16 @@ class Transformers:
         "application": 1,
         "training_loop": 1,
         "training_iteration": 4,
-        "optimizer_update": 4,
         "validation_loop": 2,
         "checkpoint_save_sync": 2,
     }
-    parts = {"data_loading": 4, "forward": 4, "backward": 4, "validation_iteration": 4}
+    parts = {
+        "data_loading": 4,
+        "forward": 4,
+        "backward": 4,
+        "optimizer_update": 4,
+        "validation_iteration": 4,
+    }
     wrapped = {"training_step", "compute_loss", "backward", "_run_epoch", "_save_checkpoint"}
     calls = ("__init__", "declare_action", "log_start", "log_step", "log_eval", "log_checkpoint", "log_epoch")
     reports_failures = False

@@ -94,13 +94,6 @@ def start(*samplers, interval_s=0.01, clock=None, guard=None):
     return system
 
 
-def test_samples_of_all_sources_are_merged(quick):
-    system = start(Steady("one", "a"), Steady("two", "b"))
-
-    wait_until(lambda: set(system.latest()) == {"a", "b"})
-    system.stop(PATIENCE_S)
-
-
 def test_sampling_never_goes_faster_than_once_a_second():
     steady = Steady()
     system = start(steady, interval_s=0.001)
@@ -203,13 +196,6 @@ def test_a_source_that_raises_while_it_is_closed_is_counted(quick):
     system.stop(PATIENCE_S)
 
     assert guard.counts == {"closing the clinging sampler: RuntimeError": 1}
-
-
-def test_stopping_twice_or_before_the_start_is_harmless():
-    system = SystemSampling([Steady()], interval_s=1, clock=SystemClock(), guard=Guard())
-
-    system.stop(PATIENCE_S)
-    system.stop(PATIENCE_S)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -1,39 +1,11 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
+from tests.telemetry.machine.torch_backend import GIB, Backend
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
-
-GIB = 1024**3
-
-
-class Backend:
-    """What torch.cuda answers for devices of `(allocated, reserved, peak)` GiB."""
-
-    def __init__(self, *devices, initialised=True):
-        self._devices = devices
-        self._initialised = initialised
-        self.asked: list[int] = []
-
-    def is_initialized(self):
-        return self._initialised
-
-    def device_count(self):
-        return len(self._devices)
-
-    def memory_stats_as_nested_dict(self, index):
-        self.asked.append(index)
-        device = self._devices[index]
-        if isinstance(device, Exception):
-            raise device
-        allocated, reserved, peak = device
-        return {
-            "allocated_bytes": {"all": {"current": allocated * GIB, "peak": peak * GIB}},
-            "reserved_bytes": {"all": {"current": reserved * GIB, "peak": reserved * GIB}},
-        }
 
 
 def test_the_first_device_in_use_gives_the_two_fields_of_a_step(monkeypatch):
@@ -90,17 +62,3 @@ def test_apple_devices_are_read_through_mps(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.backends.mps", SimpleNamespace(is_available=lambda: True))
 
     assert TorchMemorySampler().sample() == {"gpu_mem_allocated": 2.0, "gpu_mem_reserved": 3.0}
-
-
-def test_nothing_heavy_is_imported_by_the_samplers_modules():
-    script = (
-        "import sys, toolkit.telemetry.logger.machine.samplers.sampling, toolkit.telemetry.logger.machine.environment,"
-        " toolkit.telemetry.logger.machine.start_fields,"
-        " toolkit.telemetry.mirrors.tensorboard, toolkit.telemetry.mirrors.wandb;"
-        "heavy = {'torch', 'numpy', 'pandas', 'psutil', 'pynvml', 'wandb', 'tensorboard'};"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"

@@ -169,22 +169,6 @@ def test_a_long_line_says_what_was_cut(tmp_path, begin):
     assert line.text.endswith("(24,000 more bytes of this line were cut)")
 
 
-def test_times_that_the_disk_does_not_take_are_no_lines_twice(tmp_path, begin, monkeypatch):
-    file = begin()
-    file.append(lines("one"))
-
-    def full(rows):
-        raise OSError(errno.ENOSPC, "full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "_append_rows", full)
-        with pytest.raises(OSError, match="full"):
-            file.append(lines("two"))
-    file.append(lines("two"))
-
-    assert texts(tmp_path) == ["one", "two"]
-
-
 def test_the_times_of_very_short_lines_count_too(tmp_path, begin):
     file = begin(most_bytes=10_000)
     for _ in range(50):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import ROOT, run_python
 from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
 from toolkit.telemetry.logger.printed import output_writer
@@ -19,7 +19,6 @@ from toolkit.telemetry.logger.printed.taps import TAPS
 from toolkit.telemetry.runfolder.evidence.output_log import OutputLog
 
 PROGRAM = Path(__file__).parent / "programs" / "print_and_end.py"
-ROOT = Path(__file__).parents[3]
 TOKEN = "hf_" + "a1B2" * 9
 
 
@@ -32,28 +31,11 @@ def said(log):
     return [line.text for line in read(log) if not line.text.startswith("[telemetry] ")]
 
 
-@pytest.fixture
-def streams(monkeypatch):
-    """Put streams of ours in the place of the real ones, as a notebook does."""
-
-    def replace():
-        out, err = Stream(), Stream()
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        return out, err
-
-    return replace
-
-
-class Stream(io.StringIO):
-    """A stream of a class of Python's."""
-
-
 @pytest.mark.parametrize("how", ["failed", "failed in with", "ended", "killed"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 def test_the_last_lines_are_there_however_the_process_ends(tmp_path, how):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, PROGRAM, how, tmp_path], env=environment, timeout=120)
+    run_python([PROGRAM, how, tmp_path], env=environment)
     with OutputLog(tmp_path / "run") as log:
         assert log.problem is None
         found = {line.text: line for line in log.lines(0, log.count)}
@@ -239,7 +221,7 @@ def test_a_stream_that_is_closed_or_none_is_no_trouble(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     with make_logger(tmp_path, output=True, quiet=True) as log:
         pass
-    closed = Stream()
+    closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     with make_logger(tmp_path, "again", output=True, quiet=True), contextlib.suppress(ValueError):

@@ -74,18 +74,3 @@ def test_a_success_without_a_start_has_no_productive_work(log):
     [recorded] = events(log, "save_checkpoint_success")
     assert recorded["current_iteration"] == 5
     assert "productive_train_iterations" not in recorded
-
-
-def test_a_checkpoint_in_a_folder_is_as_large_as_its_files(log, tmp_path):
-    folder = tmp_path / "checkpoint-1"
-    folder.mkdir()
-    (folder / "a").write_bytes(b"123")
-    (folder / "b").write_bytes(b"4567")
-    with log.training.checkpoint_save(1, path=folder):
-        pass
-    with log.training.checkpoint_save(2, path=tmp_path / "nothing"):
-        pass
-
-    there, nothing = events(log, "save_checkpoint_success")
-    assert (there["checkpoint_size"], there["checkpoint_directory"]) == (7, str(folder))
-    assert "checkpoint_size" not in nothing

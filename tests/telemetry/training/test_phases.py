@@ -226,14 +226,3 @@ def test_where_nothing_is_recorded_everything_can_still_be_called(make, options)
 
     assert loop is NO_SPAN
     assert not [record for record in (records_of(log) if log.run_folder else []) if "span" in record["event"]]
-
-
-def test_a_phase_around_a_generator_lasts_as_long_as_it_is_iterated(log, clock):
-    @log.training.data_loading()
-    def batches():
-        clock.advance(1.0)
-        yield 1
-        clock.advance(1.0)
-
-    assert list(batches()) == [1]
-    assert spans(log, "data_loading")[0]["duration"] == pytest.approx(2.0)

@@ -168,6 +168,20 @@ def test_an_iteration_can_set_its_own_sizes(log, clock):
     assert log.guard.total == 1
 
 
+def test_iterations_that_are_only_added_up_count_with_their_own_sizes(log, clock):
+    training = log.training
+    training.on_train_start()
+    for step in range(300):
+        training.on_training_single_iteration_start()
+        clock.advance(1.0)
+        log.log_step(step, train_loss=1.0)
+        training.on_training_single_iteration_end(batch_size=3, tokens=5)
+    training.on_train_end()
+
+    recorded = events(log, "training_metrics_update")[-1]
+    assert (recorded["num_train_samples"], recorded["train_tokens"]) == (900, 1500)
+
+
 def test_events_that_are_switched_off_are_not_written(log, clock):
     training = log.training
     training.configure(

@@ -14,9 +14,9 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.metric_aliases import LR, signal_of
-from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, read_code
+from toolkit.telemetry.runfolder.evidence.code_snapshot import read_code
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.layout import CODE, METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import OF_THE_MACHINE, metric_direction, metrics_of
 from toolkit.telemetry.runfolder.node_folders import head_of
 from toolkit.telemetry.runfolder.reader import read_from, tail_records

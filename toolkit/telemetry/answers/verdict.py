@@ -158,6 +158,9 @@ def best_against(
     None if fewer than two groups have a result. Without `base` every other group counts as a try.
     A run comes with its repeats among the `others`.
     """
+    if base is None:
+        # A group has the name of its best run, as in a list.
+        runs = sorted(runs, key=lambda run: run.value or 0.0, reverse=goal == "max")
     group_of = groups_of([*runs, *others])
     mine = {group_of[run.key] for run in runs}
     runs = [*runs, *(run for run in others if group_of[run.key] in mine)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import shutil
@@ -17,38 +16,22 @@ from typing import Any, Final
 
 from toolkit.telemetry.cli.chosen_run import refuse, size_of
 from toolkit.telemetry.cli.run_list import our_runs
-from toolkit.telemetry.cli.terminal import (
-    Cell,
-    Column,
-    Progress,
-    age_text,
-    print_json,
-    print_table,
-)
+from toolkit.telemetry.cli.terminal import Cell, Column, Progress, age_text, print_json, print_table
 from toolkit.telemetry.core.user_folders import user_folder
 from toolkit.telemetry.runfolder.journal.journal import (
     AbandonedJournal,
     hold_abandoned,
     is_being_written,
     journals_in,
-    pending_lines,
     shared_memory_folders,
 )
-from toolkit.telemetry.runfolder.journal.repair import (
-    HALF_DONE,
-    discard_journals,
-    journals_of,
-    rank_files,
-)
+from toolkit.telemetry.runfolder.journal.repair import HALF_DONE, discard_journals, journals_of, rank_files
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
-from toolkit.telemetry.runfolder.listed_run import last_value
-from toolkit.telemetry.runfolder.metrics import Direction
-from toolkit.telemetry.runfolder.reader import last_step, records_of
+from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.telemetry.runfolder.safefile import is_ours
 from toolkit.telemetry.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
 from toolkit.telemetry.runs.formatting import size
-from toolkit.telemetry.runs.listing.search import value_of
 from toolkit.telemetry.runs.store import RunCard
 
 TRASHED: Final = "trash"
@@ -56,10 +39,9 @@ JOURNAL: Final = "journal"
 HALF_WRITTEN: Final = "half-written file"
 CACHE: Final = "cache"
 EMPTY_RUN: Final = "run without a step"
-WORSE_RUN: Final = "run that is not among the best"
 OLD_RUN: Final = "old run"
 NAMED_RUN: Final = "run"
-TO_TRASH: Final = frozenset({WORSE_RUN, OLD_RUN, NAMED_RUN})
+TO_TRASH: Final = frozenset({OLD_RUN, NAMED_RUN})
 """What is moved to the trash, and not deleted."""
 
 CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
@@ -89,36 +71,22 @@ class Leftover:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """Which runs of a folder of runs are kept."""
-
-    count: int
-    by: str
-    """A metric, or something else that `telemetry ls --sort` takes."""
-    goal: Direction
-
-
 def leftovers(
     places: Sequence[Path],
     *,
     orphans: bool,
     empty_runs: bool,
     old_runs: bool = False,
-    best: Best | None = None,
 ) -> Iterator[Leftover]:
     """Yield what can be deleted below `places`, folders of runs, and of this user. Nothing is changed."""
     for place in places:
         yield from _trash_of(place)
-        runs = our_runs(place)
-        for folder, card in runs:
+        for folder, card in our_runs(place):
             yield from _half_written(folder, card)
             if empty_runs:
                 yield from _empty_run(folder, card)
             if old_runs and not is_live(folder, card):
                 yield run_to_trash(folder, card, OLD_RUN)
-        if best is not None:
-            yield from _worse_runs(runs, best)
     yield from _journals(orphans=orphans)
     yield from _cache()
 
@@ -166,9 +134,9 @@ def _has_metrics(log: Path) -> bool:
         return True
 
 
-def run_to_trash(folder: Path, card: RunCard, kind: str = NAMED_RUN, why: str | None = None) -> Leftover:
+def run_to_trash(folder: Path, card: RunCard, kind: str = NAMED_RUN) -> Leftover:
     """Return a run folder of ours as something that goes to the trash."""
-    said = f"{why or f'{card.name}, {card.status.name}'}; goes to the trash"
+    said = f"{card.name}, {card.status.name}; goes to the trash"
     return _leftover(kind, folder, said, partial(_move_to_trash, folder, card), changed=card.last_sign)
 
 
@@ -177,45 +145,6 @@ def _delete_run(folder: Path, card: RunCard) -> None:
         raise OSError(f"{folder} is being written now")
     discard_journals(folder)
     shutil.rmtree(folder)
-
-
-def _worse_runs(runs: Sequence[tuple[Path, RunCard]], best: Best) -> Iterator[Leftover]:
-    """Yield the ended runs of a folder that are not among the best, by their records.
-
-    Those without the value are left alone, and killed ones whose last records are not in the file yet.
-    """
-    ranked = []
-    for folder, card in runs:
-        if card.problem is not None or is_live(folder, card):
-            continue
-        value = _recorded(folder, card, best.by)
-        if isinstance(value, (int, float)):
-            ranked.append((_rank(float(value), best), value, folder, card))
-    ranked.sort(key=lambda entry: (entry[0], entry[3].name))
-    for at, (_, value, folder, card) in enumerate(ranked[best.count :]):
-        if any(pending_lines(journal) for journal, _ in journals_of(folder)):
-            continue
-        why = f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g})"
-        yield run_to_trash(folder, card, WORSE_RUN, why)
-
-
-def _recorded(folder: Path, card: RunCard, by: str) -> Any:
-    """Return what runs are ranked by, from the records if they have it, never a number of run.json in place of it."""
-    log = folder / METRICS_JSONL
-    name = card.loss_metric if by == "loss" else by
-    try:
-        found = last_step(log) if by == "step" else None if name is None else last_value(log, name)
-    except OSError:
-        return None
-    is_number_of_run_json = by in ("loss", "step", *card.evaluations, *card.summary)
-    return found if found is not None or is_number_of_run_json else value_of(card, by)
-
-
-def _rank(value: float, best: Best) -> float:
-    """Return a number that is smaller for a better value; what is not finite is the worst."""
-    if not math.isfinite(value):
-        return math.inf
-    return -value if best.goal == "max" else value
 
 
 def _move_to_trash(folder: Path, card: RunCard) -> None:

@@ -80,7 +80,6 @@ RENAMED: Final = {
     "errors": "show --errors",
     "formats": "ls --formats",
     "gc --dry-run": "gc",
-    "gc --largest": "gc --goal max",
     "import": "export --to run-folder",
     "pull": "copy --from",
     "resume": "why",

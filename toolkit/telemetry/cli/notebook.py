@@ -19,11 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.chosen_run import LOGS, CommandError, printable
-from toolkit.telemetry.cli.report_content import (
-    UnreadableRunError,
-    has_columns,
-    open_run,
-)
+from toolkit.telemetry.cli.report_content import UnreadableRunError, has_columns, open_run
 from toolkit.telemetry.cli.run_list import ListedRun, label_runs, our_run, run_at
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.lifetime import follow_loggers

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any, Final, TextIO, cast
@@ -187,10 +187,9 @@ def clock_text(timestamp: object) -> str:
 class Progress:
     """A line on stderr, where that is a terminal, that says how far long work has come; erased after `with`."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._is_shown = False
-        self._next = clock() + _PROGRESS_AFTER_S
+        self._next = time.monotonic() + _PROGRESS_AFTER_S
 
     def __enter__(self) -> Progress:
         """Show nothing yet."""
@@ -202,9 +201,9 @@ class Progress:
 
     def show(self, text: str, done: int = 0, total: int = 0) -> None:
         """Show `text`, with a bar if `total` is known."""
-        if not sys.stderr.isatty() or self._clock() < self._next:
+        if not sys.stderr.isatty() or time.monotonic() < self._next:
             return
-        self._next = self._clock() + _PROGRESS_EVERY_S
+        self._next = time.monotonic() + _PROGRESS_EVERY_S
         self._is_shown = True
         bar = ""
         if total:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import os
 import sys
 import threading
@@ -147,6 +148,11 @@ def _close_all() -> None:
     error = sys.exc_info()[1] or _printed_at_the_end()
     reason = reason_of(error)
     close_all(reason or "exit", error if reason == "failed" else None)
+    if type(error) is KeyboardInterrupt:
+        # An import at the exit makes the interpreter forget that Ctrl-C ended the script, and so its exit code. This
+        # reminds it.
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 - a constant
 
 
 def _printed_at_the_end() -> BaseException | None:

@@ -34,7 +34,7 @@ def user_folder(kind: Literal["cache", "data"], environ: Mapping[str, str] | Non
     return base / _NAME if base.is_absolute() else None
 
 
-def labels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+def labels_dir() -> Path | None:
     """Return where names and notes of other tools' runs are saved; None for a user without a home folder."""
-    data = user_folder("data", environ)
+    data = user_folder("data")
     return None if data is None else data / "labels"

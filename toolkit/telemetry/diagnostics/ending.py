@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from toolkit.telemetry.diagnostics.error_records import ErrorRecords
 from toolkit.telemetry.diagnostics.finding import CRITICAL, OPEN, SEVERITIES, Finding, problem_from
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runfolder.manifest import Manifest
-from toolkit.telemetry.runfolder.records import Record, runs_of
+from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.status import (
     FAILED,
     FINISHED,
@@ -133,23 +133,14 @@ class Endings:
     def take(self, records: Sequence[Record], rank: int = 0) -> None:
         """Read the next records of `rank`."""
         mine = self._ranks.setdefault(rank, _Rank())
-        step: Record | None = None
-        for record in _without_steps(records, mine.session):
+        for record in records:
             event, session = record.get("event"), record.get("session")
             if session != mine.session and type(session) is int:
                 mine = self._ranks[rank] = _Rank(session=session)
-                step = None
             if event == kinds.STEP:
-                # Nearly every record is a step, and only the last before another kind matters.
-                step = record
-                continue
-            if step is not None:
-                mine.take_step(step)
-                step = None
-            if type(event) is str and event in _TELLING:
+                mine.take_step(record)
+            elif type(event) is str and event in _TELLING:
                 self._add(record, mine, rank)
-        if step is not None:
-            mine.take_step(step)
 
     def _add(self, record: Record, mine: _Rank, rank: int) -> None:
         event = record["event"]
@@ -233,15 +224,6 @@ class Endings:
         key = self.records.add({**record, "rank": rank, "session": mine.session}, rank)
         if key is not None:
             mine.error = mine.last_error = (key, number_in(record.get("time")) or 0.0)
-
-
-def _without_steps(records: Sequence[Record], session: int) -> Iterator[Record]:
-    """Yield `records`, but only the last of each run of steps of `session`: the last one says as much."""
-    for run in runs_of(records):
-        count, columns = len(run.records), run.columns if len(run.records) > 1 else {}
-        events, sessions = columns.get("event", ()), columns.get("session", ())
-        is_plain = events.count(kinds.STEP) == sessions.count(session) == count
-        yield from run.records[-1:] if is_plain else run.records
 
 
 def _where(record: Record) -> str:

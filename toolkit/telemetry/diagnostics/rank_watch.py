@@ -16,7 +16,6 @@ from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.rank_differences import RankDifferences
 from toolkit.telemetry.diagnostics.silent_ranks import (
     LostRank,
-    ProcessOf,
     judge_silence,
     make_finding,
     with_nodes,
@@ -48,12 +47,10 @@ class RankWatch:
         *,
         session: int,
         now: Callable[[], float] = time.monotonic,
-        process: ProcessOf = process_of,
     ) -> None:
         self._folder = folder
         self._session = session
         self._now = now
-        self._process = process
         self._ranks: dict[int, _Watched] = {}
         self._own_size = -1
         self._own_grew_at = 0.0
@@ -134,7 +131,7 @@ class RankWatch:
 
     def _process_of(self, path: Path, rank: _Watched) -> RankProcess | None:
         if not rank.has_process:
-            process = rank.process = self._process(path, self._session)
+            process = rank.process = process_of(path, self._session)
             if process is not None:
                 rank.had_lock = process.may_be_gone() is None and has_lock(path) is True
                 rank.has_process = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,9 +24,6 @@ METRIC: Final = "global_step"
 _BACK: Final = "back"
 _MOST_CHECKED: Final = 64
 """Ranks whose processes are looked up; of more, the rest is judged by time alone."""
-
-ProcessOf = Callable[[Path, int], "RankProcess | None"]
-"""Which process writes a session to a record file; None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,6 @@ def lost_ranks(
     *,
     now: float,
     is_live: bool,
-    process: ProcessOf = process_of,
 ) -> list[LostRank]:
     """Return the ranks of a run on disk that died or fell silent in its newest session, in order.
 
@@ -120,12 +116,12 @@ def lost_ranks(
     found: list[LostRank] = []
     for mine in folders.values():
         if len(mine) > 1:
-            found += _lost_in_folder(files, mine, now=now, is_live=is_live and 0 in mine, process=process)
+            found += _lost_in_folder(files, mine, now=now, is_live=is_live and 0 in mine)
     return sorted(found, key=lambda each: each.rank)
 
 
 def _lost_in_folder(
-    files: Mapping[int, Path], mine: Mapping[int, RankTail], *, now: float, is_live: bool, process: ProcessOf
+    files: Mapping[int, Path], mine: Mapping[int, RankTail], *, now: float, is_live: bool
 ) -> list[LostRank]:
     first = mine[min(mine)]
     signs = _TwoLatest(tail.last_time for tail in mine.values())
@@ -134,7 +130,7 @@ def _lost_in_folder(
     # The ranks of a run that failed are stopped within seconds: the one without an end record may be the reason.
     has_failed = any(tail.end not in (None, FINISHED) for tail in mine.values())
     is_long_over = now - first.last_time > HEARTBEAT_TIMEOUT_S
-    of_first = _process(files, first, process)
+    of_first = _process(files, first)
     # Its own records say nothing of this; the others then wait for it, or fail.
     is_first_gone = 0 in mine and first.end is None and _lives(of_first, files[0]) is False
     found: list[LostRank] = []
@@ -155,7 +151,7 @@ def _lost_in_folder(
         checked += 1
         alive, is_stopped = None, False
         if checked <= _MOST_CHECKED:
-            about = _process(files, tail, process)
+            about = _process(files, tail)
             if about is None or of_first is None or about.host != of_first.host:
                 # The clocks of two machines may differ by minutes; both files have the clock of one file system.
                 seconds = min(seconds, writes.without(tail.changed_at) - tail.changed_at)
@@ -173,16 +169,16 @@ def _lost_in_folder(
         # The run was lost as a whole, which is its status.
         found = by_itself
     hosts = (
-        {rank: about.host for rank, tail in mine.items() if (about := _process(files, tail, process))}
+        {rank: about.host for rank, tail in mine.items() if (about := _process(files, tail))}
         if len(found) > 1
         else {}
     )
     return with_nodes(found, hosts)
 
 
-def _process(files: Mapping[int, Path], tail: RankTail, process: ProcessOf) -> RankProcess | None:
+def _process(files: Mapping[int, Path], tail: RankTail) -> RankProcess | None:
     try:
-        return process(files[tail.rank], tail.session)
+        return process_of(files[tail.rank], tail.session)
     except OSError:
         return None
 

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError
-from toolkit.telemetry.exchange.targets import (
-    run_folder,
-    tables,
-    tensorboard,
-    wandb,
-)
+from toolkit.telemetry.exchange.targets import run_folder, tables, tensorboard, wandb
 from toolkit.telemetry.runfolder.layout import make_folders, safe_run_name
 
 MARK: Final = ".telemetry-export"

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Final
 
 from toolkit.telemetry.fleet.engine_runs import EngineRuns
-from toolkit.telemetry.fleet.run_folders import MAX_BYTES, OWN_NAMES
+from toolkit.telemetry.fleet.run_folders import MAX_BYTES
 from toolkit.telemetry.fleet.stores import (
     FileError,
     FolderStore,
@@ -30,6 +30,7 @@ from toolkit.telemetry.runfolder.layout import (
     MANIFEST,
     METRICS_CSV,
     METRICS_JSONL,
+    OWN_NAMES,
     is_safe_name,
 )
 from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, ManifestError, parse_manifest

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.fleet.tail import RunKey
-from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.layout import (
-    CONTROL,
-    LABELS,
     MANIFEST,
-    METRICS_CSV,
     METRICS_JSONL,
-    ONE_LOGGER_FILE,
-    OUTPUT_LOG,
-    OUTPUT_TIMES,
-    RANKS,
-    TENSORBOARD,
+    OWN_NAMES,
     LinkedRanks,
     other_ranks,
     rank_file,
@@ -37,22 +29,6 @@ _LONGEST_ID: Final = 6_000
 
 MAX_BYTES: Final = 20_000_000
 """Larger files stay, unless the run wrote them itself; a page would not show them either."""
-OWN_NAMES: Final = frozenset(
-    {
-        CODE,
-        CONTROL,
-        LABELS,
-        MANIFEST,
-        METRICS_CSV,
-        METRICS_JSONL,
-        ONE_LOGGER_FILE,
-        OUTPUT_LOG,
-        OUTPUT_TIMES,
-        RANKS,
-    }
-    | {TENSORBOARD}
-)
-"""What a run writes itself. What it printed, and its code, never go to an engine or what belongs to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +106,10 @@ def record_files(folder: Path) -> dict[int, Path]:
 
 
 def is_for_pages(name: str, size: int) -> bool:
-    """Return whether `name`, after the name of its run, is a file that a page shows, such as a sample."""
+    """Return whether `name`, after the name of its run, is a file that a page shows, such as a sample.
+
+    What a run printed, and its code, never go to an engine or what belongs to it.
+    """
     parts = name.split("/")[1:]
     return size <= MAX_BYTES and parts[0] not in OWN_NAMES and not any(part.startswith(".") for part in parts)
 

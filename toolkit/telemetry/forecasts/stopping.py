@@ -1,6 +1,6 @@
 """Which live runs of a sweep can be stopped: those that will not become its best, what that saves, and the risk.
 
-Nothing is stopped here. `make evaluate QUESTION=stopping` measures the rule on whole sweeps (docs/answers.md).
+Nothing is stopped here. How often it is wrong on whole sweeps: docs/answers.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SAME: Final = 0.03
 
 
 class Fit(NamedTuple):
-    """What was fitted on made sweeps: numbers printed by `make evaluate QUESTION=stopping ARGS=--fit`."""
+    """What was fitted on made sweeps, printed by `make evaluate QUESTION=stopping ARGS=--fit` of commit 087609e5."""
 
     weights: tuple[float, ...]
     """Of each of the parts of `Lag`; and how much more a run may make up by a higher learning rate that decays."""

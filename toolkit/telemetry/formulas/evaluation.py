@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolkit.telemetry.formulas.formula import Call, Formula, FormulaError, Name, Node, Number
-from toolkit.telemetry.formulas.functions import SCALARS, TAKES_MISSING, Follower, Rolling, follower_of
+from toolkit.telemetry.formulas.functions import SCALARS, TAKES_MISSING, Follower, follower_of
 
 Setting = Callable[[str], float | None]
 """Returns the setting with a name as a number; None if the run has none."""
@@ -35,17 +35,10 @@ def nowhere(name: str, rows: list[int]) -> list[float]:  # noqa: ARG001
 class Evaluation:
     """Follows one run."""
 
-    def __init__(
-        self, formula: Formula, setting: Setting = no_settings, rolling: Rolling | None = None
-    ) -> None:
-        """Start before the first record; of many records at once `rolling` may be faster.
-
-        Raises:
-            FormulaError: the run does not have a setting that it needs.
-        """
+    def __init__(self, formula: Formula, setting: Setting = no_settings) -> None:
+        """Start before the first record. Raises FormulaError if the run does not have a setting that it needs."""
         self._settings: dict[str, _Constant] = {}
         self._followers: list[Follower] = []
-        self._rolling = rolling
         self._root = self._part(formula.root)
         for name, one in formula.all_of("setting").items():
             value = setting(name)
@@ -83,7 +76,7 @@ class Evaluation:
         parts = [self._part(part) for part in node.parts]
         if node.function in SCALARS:
             return _Applied(node, parts)
-        follower = follower_of(node, self._rolling)
+        follower = follower_of(node)
         self._followers.append(follower)
         return _Followed(follower, parts[0])
 
@@ -197,7 +190,7 @@ class _Followed(_Part):
 
     def take(self, metrics: Metrics, places: Places) -> None:
         self._part.take(metrics, places)
-        rows, found = self._part.rows, self._follower.take_all(self._part.values)
+        rows, found = self._part.rows, list(map(self._follower.take, self._part.values))
         if None in found:
             rows = [row for row, value in zip(rows, found, strict=True) if value is not None]
         self._give(rows, [value for value in found if value is not None])

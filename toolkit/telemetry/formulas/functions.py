@@ -6,7 +6,7 @@ import math
 import operator
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from toolkit.telemetry.formulas.formula import Call
@@ -62,21 +62,12 @@ TAKES_MISSING: Final = ("and", "or")
 """Of these, a side that was not logged yet is false; all others wait until every metric was logged."""
 
 
-Rolling = Callable[[str, list[float], int], "list[float] | None"]
-"""Returns `min`, `max` or `median` of the last so many values at each of many; None if it cannot."""
-_MANY: Final = 500
-
-
 class Follower:
     """A function that looks at several records."""
 
     def take(self, value: float) -> float | None:
         """Return its value after one more value of its argument; None if it has none there."""
         raise NotImplementedError
-
-    def take_all(self, values: list[float]) -> Sequence[float | None]:
-        """Return what `take` returns for each of `values`."""
-        return list(map(self.take, values))
 
     def restart(self) -> None:
         """Forget what another session logged, unless the function is about the whole run."""
@@ -135,8 +126,8 @@ class _Mean(Follower):
 class _Ordered(Follower):
     """The lowest, highest or middle one of the last values; NaN is neither."""
 
-    def __init__(self, function: str, length: int, rolling: Rolling | None) -> None:
-        self._function, self._length, self._rolling = function, length, rolling
+    def __init__(self, function: str, length: int) -> None:
+        self._function, self._length = function, length
         self._values: deque[float] = deque()
         self._ordered: list[float] = []
 
@@ -153,17 +144,6 @@ class _Ordered(Follower):
             return ordered[0 if self._function == "min" else -1]
         half = len(ordered) // 2
         return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
-
-    def take_all(self, values: list[float]) -> Sequence[float | None]:
-        known = [*self._values, *values]
-        found = None
-        if self._rolling is not None and len(values) >= _MANY:
-            found = self._rolling(self._function, known, self._length)
-        if found is None:
-            return super().take_all(values)
-        self._values = deque(known[-self._length :])
-        self._ordered = sorted(value for value in self._values if value == value)
-        return found[-len(values) :]
 
     def restart(self) -> None:
         self._values.clear()
@@ -196,7 +176,7 @@ class _Delta(Follower):
         self._before = None
 
 
-def follower_of(call: Call, rolling: Rolling | None) -> Follower:
+def follower_of(call: Call) -> Follower:
     """Return the function of `call`, which looks at several records, at its beginning."""
     if call.function == "ema":
         return _Ema(call.window or 0.0)
@@ -205,4 +185,4 @@ def follower_of(call: Call, rolling: Rolling | None) -> Follower:
     if call.window is None:
         return _OfRun(call)
     length = int(call.window)
-    return _Mean(length) if call.function == "mean" else _Ordered(call.function, length, rolling)
+    return _Mean(length) if call.function == "mean" else _Ordered(call.function, length)

@@ -39,8 +39,8 @@ class DatabaseSource(Source):
         self._path = path
 
     @abstractmethod
-    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
-        """Add at most `most` new rows, and keep in `state` how far that is; return whether there are more."""
+    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> None:
+        """Add at most `most` new rows, and keep in `state` how far that is."""
 
     @staticmethod
     def new_rows(
@@ -48,7 +48,7 @@ class DatabaseSource(Source):
     ) -> Iterator[Sequence[Any]]:
         """Yield the rows of a query after the last one that was read, and count them; a row's number comes first."""
         for row, *cells in database.rows(query, (*values, state.get("row", 0), most)):
-            state["row"], state["count"] = row, state.get("count", 0) + 1
+            state["row"], state["count"] = row, state["count"] + 1
             yield cells
 
     @abstractmethod
@@ -106,7 +106,9 @@ class DatabaseSource(Source):
                     if is_gone:
                         state, out.batch.replaced = {}, True
                     if not is_gone or is_last:
-                        out.batch.more = self.take(database, state, most, out)
+                        before = state.setdefault("count", 0)
+                        self.take(database, state, most, out)
+                        out.batch.more = state["count"] - before == most
                     if database.note:
                         self.info.note(f"{path.name}: {database.note}")
                     is_whole = database.is_copy or sqlite_view.stamp_of(path) == stamp

@@ -16,7 +16,7 @@ from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
-from toolkit.telemetry.timing.names import APPLICATION, TRAINING_ITERATION, TRAINING_LOOP
+from toolkit.telemetry.timing.names import APPLICATION, TRAINING_LOOP
 
 
 class FrameworkRun:
@@ -55,8 +55,10 @@ class FrameworkRun:
         """The open iteration of the training loop."""
         self._phases: dict[str, AbstractContextManager[Any]] = {}
         """The open phases, each inside the one before."""
-        self._begin_part: Callable[[str], AnySpan] = lambda _: NO_SPAN
-        self._end_iteration: Callable[[AnySpan], None] = lambda _: None
+        self.start_part: Callable[[str], AnySpan] = lambda _: NO_SPAN
+        """Begins a span of a part of a step, in fewer calls than a phase. Looked up once, as it is called in each."""
+        self.count_iteration: Callable[[AnySpan], None] = lambda _: None
+        """Ends the span of an iteration with its optimizer step, and counts it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Trainers and sweeps copy callbacks; a copy records its own trainings.
@@ -119,8 +121,7 @@ class FrameworkRun:
     def begin_loop(self, first_step: int = 0, last_step: int | None = None) -> None:
         """Begin the training loop."""
         training = self.opened.training
-        # Looked up once: both are called in each step.
-        self._begin_part, self._end_iteration = internals(self.opened).begin_part, training.end_iteration
+        self.start_part, self.count_iteration = internals(self.opened).begin_part, training.end_iteration
         self.begin_phase(TRAINING_LOOP, training.training_loop(first_step, train_iterations_target=last_step))
 
     def has_phase(self, name: str) -> bool:
@@ -134,8 +135,8 @@ class FrameworkRun:
         phase.__enter__()
 
     def begin_part(self, name: str) -> None:
-        """Begin a part of a step, in fewer calls than a phase."""
-        self._phases[name] = self._begin_part(name)
+        """Begin a part of a step."""
+        self._phases[name] = self.start_part(name)
 
     def end_phases(self, *names: str) -> None:
         """End those of the named phases that are open."""
@@ -150,16 +151,6 @@ class FrameworkRun:
             if name == outer:
                 return
             self._phases.pop(name).__exit__(None, error, None)
-
-    def begin_iteration(self) -> None:
-        """Begin an iteration of the loop."""
-        self.iteration = self._begin_part(TRAINING_ITERATION)
-
-    def end_iteration(self) -> None:
-        """End the iteration with its optimizer step, and count it."""
-        iteration, self.iteration = self.iteration, None
-        if iteration is not None:
-            self._end_iteration(iteration)
 
     def drop_iteration(self, error: BaseException | None = None) -> None:
         """End an iteration that got to no optimizer step, without counting it."""

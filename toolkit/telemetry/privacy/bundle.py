@@ -20,21 +20,19 @@ from toolkit.telemetry.privacy.secret_shapes import mask_text
 from toolkit.telemetry.privacy.shareable import Shareable
 from toolkit.telemetry.privacy.source_masking import mask_code
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, texts_of
+from toolkit.telemetry.runfolder.evidence.code_snapshot import texts_of
 from toolkit.telemetry.runfolder.evidence.output_log import OutputLog
 from toolkit.telemetry.runfolder.labels import MAX_NAME_LENGTH, Labels, LabelsError, read_labels, write_labels
 from toolkit.telemetry.runfolder.layout import (
-    CONTROL,
+    CODE,
     LABELS,
     MANIFEST,
     METRICS_CSV,
     METRICS_JSONL,
-    ONE_LOGGER_FILE,
     OUTPUT_LOG,
-    OUTPUT_TIMES,
+    OWN_NAMES,
     RANKS,
     SAMPLES,
-    TENSORBOARD,
     other_ranks,
     rank_file,
     safe_run_name,
@@ -58,8 +56,8 @@ NAME: Final = "shared-run"
 
 _KNOWN: Final = frozenset(
     {
-        *(CONTROL, LABELS, TENSORBOARD, ONE_LOGGER_FILE, SAMPLES, OUTPUT_LOG, OUTPUT_TIMES),
-        *("artifacts", "checkpoints", CODE, "completions", "files", "media", "tables"),
+        *OWN_NAMES,
+        *(SAMPLES, "artifacts", "checkpoints", "completions", "files", "media", "tables"),
     }
 )
 """Names that may appear in the list of omitted files; any other name may be private itself."""

@@ -56,7 +56,7 @@ class RecordMasker(Masker):
     def mask_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return `fields` with their secrets masked: the same mapping if all of them are numbers. Never raises."""
         harmless = self._harmless_names
-        if _NUMBERS.issuperset(map(type, fields.values())) and harmless.issuperset(fields):
+        if self.are_known_numbers(fields):
             return fields
         if len(os.environ) != self._variables or time.monotonic() >= self._read_again_at:
             self._read_environment()
@@ -69,6 +69,10 @@ class RecordMasker(Masker):
             name: value if type(value) in _NUMBERS or name in _OURS else self._mask_one(name, value)
             for name, value in fields.items()
         }
+
+    def are_known_numbers(self, fields: dict[str, Any]) -> bool:
+        """Return whether these are numbers alone, under names that were looked at before and are no secret's."""
+        return _NUMBERS.issuperset(map(type, fields.values())) and self._harmless_names.issuperset(fields)
 
     def are_metric_names(self, names: Iterable[str]) -> bool:
         """Return whether all `names` are in `metric_names`; new ones are looked at once, some at a time."""

@@ -10,11 +10,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import words
 from toolkit.telemetry.privacy.harmless_words import is_plain
-from toolkit.telemetry.privacy.public_names import (
-    DEVICE,
-    WELL_KNOWN_MODELS,
-    is_public_model,
-)
+from toolkit.telemetry.privacy.public_names import DEVICE, WELL_KNOWN_MODELS, is_public_model
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.telemetry.runfolder.records import NON_FINITE, SPREAD, Record

@@ -17,15 +17,7 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
 )
 from toolkit.telemetry.reports import run_parts as parts
 from toolkit.telemetry.reports.content import RunContent, primary_metric
-from toolkit.telemetry.reports.document import (
-    Block,
-    Chart,
-    Document,
-    Line,
-    Pictures,
-    Section,
-    Text,
-)
+from toolkit.telemetry.reports.document import Block, Chart, Document, Line, Pictures, Section, Text
 from toolkit.telemetry.reports.finding_text import ending_details
 
 _MAX_OWN: Final = 8

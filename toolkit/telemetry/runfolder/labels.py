@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST
+from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, PRIVATE
 from toolkit.telemetry.runfolder.metrics import Direction
 from toolkit.telemetry.runfolder.safefile import replace_file
 from toolkit.telemetry.runfolder.untrusted import mapping_in, mappings_in, parse_object, read_object, texts_in
@@ -97,16 +97,16 @@ def parse_labels(data: bytes) -> Labels:
     return _from_mapping(parse_object(data, LABELS, MAX_LABELS_BYTES, LabelsError))
 
 
-def write_labels(folder: Path, labels: Labels, *, mode: int = 0o600) -> None:
+def write_labels(folder: Path, labels: Labels) -> None:
     """Write `labels` to `folder` atomically.
 
-    The file gets the manifest's permissions, or `mode` if there is no manifest.
+    The file gets the manifest's permissions, or if there is no manifest those of a private file.
 
     Raises:
         LabelsError: they are too large, or contain something that JSON cannot represent.
         OSError: they cannot be written; the old file is unchanged.
     """
-    replace_file(folder / LABELS, encode_labels(labels), mode=_mode_of_manifest(folder, mode))
+    replace_file(folder / LABELS, encode_labels(labels), mode=_mode_of_manifest(folder))
 
 
 def encode_labels(labels: Labels) -> bytes:
@@ -124,13 +124,13 @@ def encode_labels(labels: Labels) -> bytes:
     return data
 
 
-def _mode_of_manifest(folder: Path, otherwise: int) -> int:
+def _mode_of_manifest(folder: Path) -> int:
     try:
         mode = os.lstat(folder / MANIFEST).st_mode
     except OSError:
-        return otherwise
+        return PRIVATE.file
     # A link's own permissions are always wide open, and no text file is a program.
-    return stat.S_IMODE(mode) & 0o666 if stat.S_ISREG(mode) else otherwise
+    return stat.S_IMODE(mode) & 0o666 if stat.S_ISREG(mode) else PRIVATE.file
 
 
 def _to_mapping(labels: Labels) -> dict[str, Any]:

@@ -24,6 +24,14 @@ TENSORBOARD: Final = "tensorboard"
 ONE_LOGGER_FILE: Final = "one_logger.jsonl"
 SAMPLES: Final = "samples"
 TABLES: Final = "tables"
+CODE: Final = "code"
+OWN_NAMES: Final = frozenset(
+    {
+        *(METRICS_JSONL, METRICS_CSV, CONTROL, MANIFEST, LABELS, OUTPUT_LOG, OUTPUT_TIMES, RANKS),
+        *(TENSORBOARD, ONE_LOGGER_FILE, CODE),
+    }
+)
+"""What a run writes itself, without the files that its records point to."""
 COPIED: Final = ".copy"
 """A file of each run that `telemetry copy` has made."""
 TRASH: Final = ".trash"

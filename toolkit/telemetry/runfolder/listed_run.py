@@ -20,15 +20,9 @@ from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import Evaluation, Heartbeat, Manifest, evaluations_from
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES, is_evaluation, metrics_of
-from toolkit.telemetry.runfolder.reader import (
-    Cursor,
-    last_seq,
-    last_step,
-    read_from,
-    tail_records,
-)
+from toolkit.telemetry.runfolder.reader import last_seq, last_step, read_from, tail_records
 from toolkit.telemetry.runfolder.records import FIRST_STEP, STEP, SYSTEM, Record, steps_done
-from toolkit.telemetry.runfolder.redone import counts, redone_from, redone_in
+from toolkit.telemetry.runfolder.redone import counts, redone_from
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.telemetry.runfolder.untrusted import clean, is_number, mapping_in, number_in, texts_in
 
@@ -322,22 +316,6 @@ def last_values(log: Path, within_bytes: int = 64 * 1024) -> dict[str, float]:
     """Return the last value of each metric in the records at the end of `log`. Raises OSError if it cannot be read."""
     records = tail_records(log, within_bytes)
     return _last_in(records, redone_from(records))
-
-
-def last_value(log: Path, name: str) -> float | None:
-    """Return the last value of one metric that counts, from as many records as that takes; None if none has it.
-
-    Raises:
-        OSError: `log` cannot be read.
-    """
-    found = last_values(log)
-    if name in found:
-        return found[name]
-    cursor, limits = Cursor(), redone_in(log).limits
-    while (chunk := read_from(log, cursor)).cursor != cursor:
-        cursor = chunk.cursor
-        found.update(_last_in(chunk.records, limits))
-    return found.get(name)
 
 
 def _last_in(records: Iterable[Record], limits: Mapping[int, int]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode, decode_many
 from toolkit.telemetry.runfolder.portable import pread
@@ -78,23 +78,6 @@ class Block(NamedTuple):
     """The file was truncated or replaced since the cursor was made, and is read again from its start."""
     pending_bytes: int = 0
     """Bytes after the cursor: a line that is still being written, or more than one read takes."""
-
-
-class BlockSource(Protocol):
-    """A record file that is read a block at a time, wherever it is kept."""
-
-    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
-        """Return the complete lines after `cursor`, as the function `read_block` does."""
-
-
-class RecordFile(NamedTuple):
-    """A record file on a local disk."""
-
-    path: Path
-
-    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
-        """Return the complete lines after `cursor`."""
-        return read_block(self.path, cursor, max_bytes=max_bytes)
 
 
 def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Block:

@@ -1,9 +1,8 @@
-"""The kinds of record a run writes, the names of their fields, and groups of records with the same fields."""
+"""The kinds of record a run writes, and the names of their fields."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Container
 from typing import Any, Final, Literal
 
 FORMAT: Final = 1
@@ -157,28 +156,3 @@ def steps_done(step: int, *, from_zero: bool) -> int:
 
 def _is_zero(value: object) -> bool:
     return type(value) is int and value == 0
-
-
-class Run:
-    """Consecutive records with the same fields in the same order."""
-
-    __slots__ = ("_columns", "names", "records")
-
-    def __init__(self, names: tuple[str, ...], records: Sequence[Record]) -> None:
-        self.names = names
-        self.records = records
-        self._columns: Mapping[str, Sequence[Any]] | None = None
-
-    @property
-    def columns(self) -> Mapping[str, Sequence[Any]]:
-        """The values of each field, in the order of the records."""
-        if self._columns is None:
-            values = zip(*map(dict.values, self.records), strict=True)
-            self._columns = dict(zip(self.names, values, strict=True))
-        return self._columns
-
-
-def runs_of(records: Sequence[Record]) -> Iterator[Run]:
-    """Yield the records in runs."""
-    for names, run in groupby(records, tuple):
-        yield Run(names, [*run])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.portable import pread
@@ -13,10 +14,10 @@ from toolkit.telemetry.runfolder.reader import (
     BadLine,
     Block,
     Cursor,
-    RecordFile,
     lines_of,
     parse_line,
     parse_together,
+    read_block,
 )
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.safefile import open_regular
@@ -76,19 +77,37 @@ def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
         yield records, lines[-1][0] + len(lines[-1][1]) + 1
 
 
+def all_records(source: RecordSource) -> Iterator[Record]:
+    """Yield the records that a source has now. Raises OSError if it cannot be read."""
+    cursor = Cursor()
+    while True:
+        block = source.read_block(cursor, max_bytes=_PIECE_BYTES)
+        if block.cursor == cursor or (block.replaced and cursor.offset):
+            return
+        cursor = block.cursor
+        for records, _ in source.records_in(block):
+            yield from records
+
+
 def parse_event(line: bytes) -> Record | None:
     """Return the record in a single line, with NaN and infinity restored; None if it is invalid."""
     found = parse_line(0, line.rstrip(b"\n"))
     return None if isinstance(found, BadLine) else with_non_finite(found)
 
 
-class FileSource(RecordFile):
+class FileSource(NamedTuple):
     """A record file on a local disk."""
+
+    path: Path
 
     @property
     def name(self) -> str:
         """The name of the file."""
         return self.path.name
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
+        """Return the complete lines after `cursor`."""
+        return read_block(self.path, cursor, max_bytes=max_bytes)
 
     def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
         """Yield the records of a block."""

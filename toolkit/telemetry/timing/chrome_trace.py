@@ -13,7 +13,7 @@ import orjson
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.layout import LinkedRanks, rank_file
 from toolkit.telemetry.runfolder.node_folders import record_files
-from toolkit.telemetry.runfolder.reader import BlockSource, Cursor, RecordFile, records_in
+from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import (
     CHECKPOINT,
     CONTROL_CHANGE,
@@ -43,31 +43,21 @@ _MOST_LANES: Final = 100
 _ROUNDING_NS: Final = 2_000
 """Wall time in a double has steps of a quarter of a microsecond: neighbours may overlap by a few of them."""
 _PIECE_BYTES: Final = 256 * 1024
-_READ_BYTES: Final = 2 * 1024 * 1024
 _LOSS: Final = "train_loss"
 _FOLDED: Final = "time since the last step record (s)"
 
 
 def trace_of_folder(folder: Path) -> Iterator[bytes]:
-    """Yield the trace of a run folder; see `trace_of_run`."""
+    """Yield the trace of a run folder, all its sessions and ranks. Raises OSError if a record file cannot be read."""
     try:
         files = record_files(folder)
     except (LinkedRanks, NotADirectoryError):
         files = {0: rank_file(folder, 0)}
-    return trace_of_run([(rank, RecordFile(path)) for rank, path in files.items()], name=folder.name)
-
-
-def trace_of_run(ranks: Sequence[tuple[int, BlockSource]], *, name: str) -> Iterator[bytes]:
-    """Yield the trace of a run, all its sessions and ranks, in pieces of some hundred kilobytes.
-
-    Raises:
-        OSError: a record file cannot be read.
-    """
-    return chrome_trace([(rank, _records_of(source)) for rank, source in ranks], name=name)
+    return chrome_trace([(rank, records_of(path)) for rank, path in files.items()], name=folder.name)
 
 
 def chrome_trace(files: Sequence[tuple[int, Iterable[Record]]], *, name: str = "run") -> Iterator[bytes]:
-    """Yield the trace of the records of each rank as one strict-JSON object, in pieces.
+    """Yield the trace of the records of each rank as one strict-JSON object, in pieces of some hundred kilobytes.
 
     Its spans are in memory until it is written.
     """
@@ -89,16 +79,6 @@ def chrome_trace(files: Sequence[tuple[int, Iterable[Record]]], *, name: str = "
             piece.clear()
     yield bytes(piece)
     yield b"\n]}\n"
-
-
-def _records_of(source: BlockSource) -> Iterator[Record]:
-    cursor = Cursor()
-    while True:
-        block = source.read_block(cursor, max_bytes=_READ_BYTES)
-        if block.cursor == cursor or (block.replaced and cursor.offset):
-            return
-        cursor = block.cursor
-        yield from records_in(block)[0]
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Trains for twenty steps from a YAML, and ends in the way that is asked for.
 
-python train_and_send_messages.py YAML close|leave|crash [wait]
+python train_and_send_messages.py YAML leave|crash
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ def is_reported():
     return b'"event":"message"' in (log.run_folder / "metrics.jsonl").read_bytes()
 
 
-if sys.argv[3] == "wait":
-    wait_until(is_reported)
+wait_until(is_reported)
 for step in range(1, 21):
     log.log_step(step, train_loss=1.0 / step, lr=1e-4)
     if step == 12 and sys.argv[2] == "crash":
         raise RuntimeError("CUDA out of memory in /home/jane/secret-project/train.py")
-if sys.argv[2] == "close":
-    log.close()

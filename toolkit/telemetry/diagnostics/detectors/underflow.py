@@ -7,13 +7,7 @@ from collections import deque
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
-from toolkit.telemetry.diagnostics.metric_aliases import (
-    GRAD_NORM,
-    LOSS_SCALE,
-    REWARD,
-    ZERO_GRADS,
-    Row,
-)
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS_SCALE, REWARD, ZERO_GRADS, Row
 from toolkit.telemetry.diagnostics.robust import median
 
 

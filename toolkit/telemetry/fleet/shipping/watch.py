@@ -13,12 +13,7 @@ from typing import Final
 from toolkit.telemetry.core.outbox import Failures
 from toolkit.telemetry.fleet.commits import Commit, FileKey
 from toolkit.telemetry.fleet.objects import ObjectShipper
-from toolkit.telemetry.fleet.run_folders import (
-    RunFolder,
-    matching_folders,
-    read_run_folder,
-    record_files,
-)
+from toolkit.telemetry.fleet.run_folders import RunFolder, matching_folders, read_run_folder, record_files
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
 from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, is_run_folder, signature_of

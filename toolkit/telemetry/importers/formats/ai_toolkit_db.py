@@ -11,13 +11,7 @@ from toolkit.telemetry.importers.databases import DatabaseSource
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.framing import sqlite_view
 from toolkit.telemetry.importers.framing.sqlite_view import Database
-from toolkit.telemetry.importers.source import (
-    MAX_TEXT_CHARS,
-    Builder,
-    Event,
-    as_step,
-    run_info,
-)
+from toolkit.telemetry.importers.source import MAX_TEXT_CHARS, Builder, Event, as_step, run_info
 
 FORMAT: Final = "ai-toolkit"
 _TABLES: Final = ("steps", "metric_keys", "metrics")
@@ -28,9 +22,8 @@ class AiToolkitSource(DatabaseSource):
 
     tables = _TABLES
 
-    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
+    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> None:
         """Add new rows; SQLite has no NaN, so a row with neither a number nor a text is one."""
-        before = state.setdefault("count", 0)
         query = (
             "SELECT m.rowid, m.step, m.key, m.value_real, m.value_text, s.wall_time FROM metrics AS m "
             "LEFT JOIN steps AS s ON s.step = m.step WHERE m.rowid > ? ORDER BY m.rowid LIMIT ?"
@@ -47,7 +40,6 @@ class AiToolkitSource(DatabaseSource):
                 out.not_number(name)
                 text = str(words)[:MAX_TEXT_CHARS]
                 out.event(Event(kind="text", name=name, step=as_step(step), time=time, payload=text))
-        return bool(state["count"] - before == most)
 
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether as many rows are there as were read, and the last is the same."""

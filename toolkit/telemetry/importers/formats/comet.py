@@ -15,13 +15,7 @@ from typing import Any, Final
 from toolkit.telemetry.importers.files import WholeSource
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.source import (
-    MAX_RECORD_BYTES,
-    Builder,
-    RunSource,
-    Status,
-    run_info,
-)
+from toolkit.telemetry.importers.source import MAX_RECORD_BYTES, Builder, RunSource, Status, run_info
 from toolkit.telemetry.importers.times import from_ms
 from toolkit.telemetry.runfolder.safefile import open_regular
 

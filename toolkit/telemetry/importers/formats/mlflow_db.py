@@ -10,12 +10,7 @@ from toolkit.telemetry.importers.databases import DatabaseSource, runs_of_databa
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.framing import sqlite_view
 from toolkit.telemetry.importers.framing.sqlite_view import Database
-from toolkit.telemetry.importers.source import (
-    MAX_RUNS,
-    Builder,
-    Status,
-    run_info,
-)
+from toolkit.telemetry.importers.source import MAX_RUNS, Builder, Status, run_info
 from toolkit.telemetry.importers.times import from_ms
 
 FORMAT: Final = "mlflow"
@@ -36,9 +31,8 @@ class MlflowDatabaseSource(DatabaseSource):
 
     tables = _TABLES
 
-    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
+    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> None:
         """Add new rows of metrics, and read status and params again."""
-        before = state.setdefault("count", 0)
         columns = database.columns("metrics")
         step = "step" if "step" in columns else "0"
         is_nan = "is_nan" if "is_nan" in columns else "0"
@@ -54,7 +48,6 @@ class MlflowDatabaseSource(DatabaseSource):
                 self.info.note("MLflow stores infinity as the largest number, 1.7976931348623157e308")
             out.add(str(key), at, from_ms(timestamp), float(value))
         self._read_about(database)
-        return bool(state["count"] - before == most)
 
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether as many rows are there as were read."""

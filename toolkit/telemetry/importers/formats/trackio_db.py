@@ -27,13 +27,12 @@ class TrackioSource(DatabaseSource):
         super().__init__(info, path)
         self._key = "run_id" if has_ids else "run_name"
 
-    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
+    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> None:
         """Add new rows."""
         run = self.info.run_id
         folder = Path(self._path).parent.as_posix()
         media = _MEDIA if folder == "." else f"{folder}/{_MEDIA}"
         query = f"SELECT id, step, timestamp, metrics FROM metrics WHERE {self._key} = ? AND id > ? ORDER BY id LIMIT ?"
-        before = state.setdefault("count", 0)
         for step, timestamp, metrics in self.new_rows(database, query, (run,), state, most):
             values = parsed(metrics)
             if values is None:
@@ -59,7 +58,6 @@ class TrackioSource(DatabaseSource):
             state["alerts"] = alerts
             if new > 0:
                 out.not_number("alerts (of the tool)", new)
-        return bool(state["count"] - before == most)
 
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether as many rows are there as were read."""

@@ -14,12 +14,7 @@ from toolkit.telemetry.importers.folders import Folder, Found, names_in
 from toolkit.telemetry.importers.formats.parquet_rows import looks_like_a_log, rows_of
 from toolkit.telemetry.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.source import (
-    Builder,
-    RunSource,
-    SourceInfo,
-    run_info,
-)
+from toolkit.telemetry.importers.source import Builder, RunSource, SourceInfo, run_info
 from toolkit.telemetry.importers.times import from_any
 
 _OWN_COLUMNS: Final = frozenset(

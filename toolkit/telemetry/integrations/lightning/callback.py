@@ -33,6 +33,7 @@ from toolkit.telemetry.timing.names import (
     OPTIMIZER_UPDATE,
     TESTING_ITERATION,
     TESTING_LOOP,
+    TRAINING_ITERATION,
     TRAINING_LOOP,
     VALIDATION_ITERATION,
     VALIDATION_LOOP,
@@ -165,7 +166,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if checkpoints is not None and checkpoints.calls:
             checkpoints.record()
         if self._run.iteration is None:
-            self._run.begin_iteration()
+            self._run.iteration = self._run.start_part(TRAINING_ITERATION)
 
     @guarded
     def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
@@ -178,7 +179,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """If the optimizer made a step, end the iteration, log it and carry out requests."""
-        call, step = self._call, trainer.global_step
+        run, call, step = self._run, self._call, trainer.global_step
         # Lightning itself passes a dict; checking for other mappings costs more than the rest of this.
         is_mapping = type(outputs) is dict or isinstance(outputs, Mapping)
         loss = as_number(outputs.get("loss") if is_mapping else outputs)
@@ -186,7 +187,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             call.losses.append(loss)
         if step == call.step:
             return
-        self._run.end_iteration()
+        iteration, run.iteration = run.iteration, None
+        if iteration is not None:
+            run.count_iteration(iteration)
         self._write_step(trainer, pl_module, step)
 
     def on_save_checkpoint(self, *_: Any) -> None:

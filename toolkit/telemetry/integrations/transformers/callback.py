@@ -38,7 +38,7 @@ from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.runfolder.records import STEP, StateTrigger
-from toolkit.telemetry.timing.names import OPTIMIZER_UPDATE
+from toolkit.telemetry.timing.names import OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
 _IN_EVERY_LOG: Final = frozenset({"epoch", "num_input_tokens_seen", "step"})
@@ -141,32 +141,36 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if self._needs_first_state:
             self._needs_first_state = False
             self._put_state("load" if state.global_step else "start", args, state, kwargs)
-        self.begin_iteration()
-
-    @guarded
-    def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the optimizer step."""
+        # Before the schedule changes it.
         groups = getattr(kwargs.get("optimizer"), "param_groups", None)
         self._learning_rate = groups[0].get("lr") if groups else None
-        self.begin_part(OPTIMIZER_UPDATE)
+        self.iteration = self.start_part(TRAINING_ITERATION)
 
-    @guarded
+    def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the optimizer step."""
+        if self._parts is not None:
+            self.begin_part(OPTIMIZER_UPDATE)
+
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the optimizer step."""
-        self.end_phases(OPTIMIZER_UPDATE)
+        if self._parts is not None:
+            self.end_phases(OPTIMIZER_UPDATE)
 
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record a step, and apply requests."""
-        log, epoch = self.opened, state.epoch
+        log, iteration, epoch = self.log, self.iteration, state.epoch
+        assert log is not None, "only a run that was opened gets here"
         self._latest = latest = {"global_step": state.global_step, "lr": self._learning_rate, "epoch": epoch}
         seen = state.num_input_tokens_seen
         if seen:
             latest["num_input_tokens_seen"] = seen
-            if self.iteration is not None:
-                self.iteration.set(tokens=int(seen - self._tokens))
+            if iteration is not None:
+                iteration.set(tokens=int(seen - self._tokens))
             self._tokens = seen
-        self.end_iteration()
+        self.iteration = None
+        if iteration is not None:
+            self.count_iteration(iteration)
         self._hook_ended = time.time()
         if self._parts is not None:
             latest |= self._parts.end_step()

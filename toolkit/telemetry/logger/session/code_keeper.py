@@ -22,8 +22,8 @@ from toolkit.telemetry.logger.machine.repository import changed_names, changes_i
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.source_masking import begins_statement, mask_code
-from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
-from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, make_folders
+from toolkit.telemetry.runfolder.evidence.code_snapshot import MOST_BYTES, CodeSnapshot, read_code
+from toolkit.telemetry.runfolder.layout import CODE, MANIFEST, METRICS_JSONL, make_folders
 from toolkit.telemetry.runfolder.safefile import replace_file
 
 _SOURCES: Final = frozenset(

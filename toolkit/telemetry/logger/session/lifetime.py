@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.clock import Clock, SystemClock
 from toolkit.telemetry.core.guard import Guard, guarded
-from toolkit.telemetry.core.lifetime import (
-    CloseOnce,
-    close_at_exit,
-    do_not_close_at_exit,
-    is_interactive,
-)
+from toolkit.telemetry.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit, is_interactive
 from toolkit.telemetry.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.telemetry.core.run_context import RunContext, RunEvents
 from toolkit.telemetry.core.sink import Sink

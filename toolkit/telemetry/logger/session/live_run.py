@@ -27,12 +27,7 @@ from toolkit.telemetry.logger.errors.run_errors import RunErrors
 from toolkit.telemetry.logger.machine.peak_memory import peak_memory
 from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
 from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
-from toolkit.telemetry.logger.machine.start_look import (
-    data_paths,
-    look_at_machine,
-    look_at_start,
-    settings,
-)
+from toolkit.telemetry.logger.machine.start_look import data_paths, look_at_machine, look_at_start, settings
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.output_writer import OutputWriter
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars

@@ -8,11 +8,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.machine.start_fields import (
-    lora_fields,
-    model_fields,
-    training_fields,
-)
+from toolkit.telemetry.logger.machine.start_fields import lora_fields, model_fields, training_fields
 from toolkit.telemetry.logger.options import find_process
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars
 from toolkit.telemetry.logger.records.plain_values import PlainValues, number_in

@@ -19,14 +19,7 @@ from toolkit.telemetry.logger.records.step_gate import StepGate
 from toolkit.telemetry.logger.spans.detail_window import DetailWindow
 from toolkit.telemetry.logger.spans.device import DeviceSpan, DeviceTimer
 from toolkit.telemetry.logger.spans.ledger_meter import LedgerMeter
-from toolkit.telemetry.logger.spans.span import (
-    NO_FAILURES,
-    NO_SPAN,
-    AnySpan,
-    CurrentSpan,
-    FoldedSpan,
-    Span,
-)
+from toolkit.telemetry.logger.spans.span import NO_FAILURES, NO_SPAN, AnySpan, CurrentSpan, FoldedSpan, Span
 from toolkit.telemetry.logger.spans.totals import THE_REST, SpanTimes, SpanTotals
 from toolkit.telemetry.logger.spans.writer import LONGEST_NAME, SpanWriter, as_attributes, name_of_thread
 from toolkit.telemetry.runfolder.untrusted import is_number

@@ -149,12 +149,16 @@ class SpanWriter:
         """Write that something happened inside a span, now or at a wall time."""
         fields: dict[str, Any] = {"span_id": span.id} if span is not None and span.id else {}
         if span_name:
-            fields["span"] = span_name
-        fields["name"] = self.as_name(name)
+            fields["span"] = self.mask_name(span_name)
+        fields["name"] = self.mask_name(self.as_name(name))
+        is_masked = False
         if attributes:
-            fields["attributes"] = self._values.tree(as_attributes(attributes))
+            fields["attributes"] = plain = self._values.tree(as_attributes(attributes))
+            # Numbers of an iteration, which come on the training's thread: there is nothing else to mask.
+            is_masked = self._record_queue.masker.are_known_numbers(plain)
         self._add_common(fields, self._gate.last_step)
-        self._put(records.SPAN_EVENT, self._wall() if time is None else time, self._elapsed(), fields)
+        wall = self._wall() if time is None else time
+        self._put(records.SPAN_EVENT, wall, self._elapsed(), fields, is_masked=is_masked)
 
     def write_ledger(self, fields: dict[str, Any], now: float) -> None:
         """Write what the ledger has counted, where it has counted anything."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
@@ -19,7 +20,15 @@ from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.logger.errors.failure import describe_failure
 from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
-from toolkit.telemetry.logger.training.sums import UNKNOWN, Attributes, PartSeconds, Sums, amount, known
+from toolkit.telemetry.logger.training.sums import (
+    UNKNOWN,
+    Attributes,
+    PartSeconds,
+    Sizes,
+    Sums,
+    amount,
+    known,
+)
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.process import host_name
 from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATION
@@ -27,6 +36,8 @@ from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATI
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """The distribution whose version the events carry."""
 _RECORDED: Final = "_telemetry_has_recorded"
+_MOST_WAITING: Final = 256
+"""Iterations that are counted, and not added up yet."""
 _MAX_OF_A_TYPE: Final = 200
 """Exceptions of one type that are recorded with their traceback: a loop may catch one in every step."""
 _OF_THE_JOB: Final = {
@@ -87,9 +98,13 @@ class Job:
         self.completed = 0
         """Completed training iterations, including those before this job."""
         self._source = ConfigSource(log.guard)
-        self._sizes = (UNKNOWN, UNKNOWN, UNKNOWN)
-        """Samples, tokens and operations of an iteration by the configuration."""
-        self._sums = Sums()
+        self._sizes: Sizes = (UNKNOWN, UNKNOWN, UNKNOWN)
+        """Of an iteration by the configuration."""
+        self._counted = Sums()
+        self._durations: deque[float] = deque()
+        """Of the iterations with the usual sizes that were not added to the sums yet."""
+        # A signal handler may save a checkpoint in the middle of it.
+        self._adding = threading.RLock()
         self._before_loop = Sums()
         """The sums as the current loop began."""
         self._interval = 0
@@ -122,6 +137,7 @@ class Job:
 
     def refresh_config(self) -> TrainingConfig:
         """Call the configuration's functions again and return the result."""
+        self._add_up()
         self.config = self._source.now()
         self._sizes = _sizes_by(self.config, None, None)
         return self.config
@@ -164,7 +180,7 @@ class Job:
         config, planned = self.refresh_config(), self._source.of(targets)
         with self.guard.catch("beginning the training loop"):
             start = self.whole_or_none("train_iterations_start", iterations_start) or 0
-            self._before_loop = copy(self._sums)
+            self._before_loop = copy(self._add_up())
             self._evaluated_at = {}
             self.completed = self._iterations_start = start
             self._samples_start = self.whole_or_none("train_samples_start", samples_start)
@@ -179,17 +195,29 @@ class Job:
             )
         return {}
 
-    def count_iteration(self, span: AnySpan, stop_time: float | None = None) -> None:
-        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch."""
+    def end_iteration(self, span: AnySpan) -> None:
+        """End the span of a training iteration, and count it."""
+        # A span that is only added up forgets its attributes when it ends.
+        attributes = span.attributes
+        span.__exit__(None, None, None)
+        self.count_iteration(span, attributes)
+
+    def count_iteration(self, span: AnySpan, attributes: Attributes, stop_time: float | None = None) -> None:
+        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch.
+
+        The usual ones are added up together, so that a step has little to do.
+        """
         seconds = span.duration
         if seconds is None:
             return
-        sizes = self._sizes
-        if span.attributes or self._source.sizes_change:
+        if attributes or self._source.sizes_change:
             config = self._source.sizes_now() if self._source.sizes_change else self.config
-            given = [self.whole_or_none(name, span.attributes.get(name)) for name in ("batch_size", "tokens")]
-            sizes = _sizes_by(config, *given)
-        self._sums.add(seconds, *sizes)
+            given = [self.whole_or_none(name, attributes.get(name)) for name in ("batch_size", "tokens")]
+            self._add_up().add(seconds, sizes=_sizes_by(config, *given))
+        else:
+            self._durations.append(seconds)
+            if len(self._durations) >= _MOST_WAITING:
+                self._add_up()
         self.completed += 1
         self._interval += 1
         self._latest = span
@@ -200,6 +228,18 @@ class Job:
             self.write_remaining(stop_time)
         if self.loop is None:
             self.guard.report_misuse("a training iteration is outside of a training loop")
+
+    def _add_up(self) -> Sums:
+        """Return the sums of all iterations so far."""
+        durations: list[float] = []
+        # A checkpoint may succeed on another thread.
+        with self._adding:
+            with suppress(IndexError):
+                while True:
+                    durations.append(self._durations.popleft())
+            if durations:
+                self._counted.add(*durations, sizes=self._sizes)
+        return self._counted
 
     def iterations_since_last(self, evaluation: str) -> int:
         """Return how many iterations were completed since the last evaluation of that kind, or since the loop began."""
@@ -221,7 +261,7 @@ class Job:
         if not interval or not self.config.is_train_iterations_enabled:
             return
         with self.guard.catch("summing up training iterations"):
-            sums = self._sums
+            sums = self._add_up()
             attributes = known(
                 train_iterations_start=self._iterations_start,
                 current_iteration=self.completed - 1,
@@ -243,10 +283,11 @@ class Job:
 
     def work_done(self) -> Attributes:
         """Return the work done so far, as a checkpoint has it."""
+        sums = self._add_up()
         return known(
             productive_train_iterations=self.completed,
-            productive_train_samples=self._samples_before() + self._sums.samples - self._before_loop.samples,
-            productive_train_iterations_sec=self._sums.seconds,
+            productive_train_samples=self._samples_before() + sums.samples - self._before_loop.samples,
+            productive_train_iterations_sec=sums.seconds,
             productive_validation_iterations_sec=self.evaluations[VALIDATION_ITERATION].seconds,
             productive_train_tflops=self._flops_overall() / 1e12,
         )
@@ -262,7 +303,7 @@ class Job:
 
     def _flops_overall(self) -> float:
         """Return the operations of the current loop and of all before it."""
-        return self._flops_before() + self._sums.flops - self._before_loop.flops
+        return self._flops_before() + self._add_up().flops - self._before_loop.flops
 
     def _world_size(self) -> int:
         return self.config.world_size or find_rank().world_size
@@ -312,7 +353,7 @@ class Job:
         return number
 
 
-def _sizes_by(config: TrainingConfig, batch: int | None, tokens: int | None) -> tuple[float, float, float]:
+def _sizes_by(config: TrainingConfig, batch: int | None, tokens: int | None) -> Sizes:
     """Return the samples, tokens and operations of an iteration, of which the first two may be its own."""
     samples = amount(config.global_batch_size if batch is None else batch)
     return samples, samples * amount(config.seq_length) if tokens is None else tokens, samples * config.flops

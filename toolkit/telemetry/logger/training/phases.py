@@ -66,9 +66,11 @@ class Iteration(Phase):
 
     def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """End it, and count it."""
+        # A span that is only added up forgets its attributes when it ends.
+        attributes = self.span.attributes
         super().end(error, stop_time)
         if error is None and self.name == TRAINING_ITERATION:
-            self._job.count_iteration(self.span, stop_time)
+            self._job.count_iteration(self.span, attributes, stop_time)
         elif error is None and self.span.duration is not None:
             self._job.evaluations[self.name].add(self.span.duration)
 

@@ -9,6 +9,8 @@ from typing import Any, Final
 from toolkit.telemetry.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 Attributes = dict[str, Any]
+Sizes = tuple[float, float, float]
+"""Samples, tokens and floating-point operations of an iteration."""
 
 UNKNOWN: Final = math.nan
 """An amount that is unknown, and so is every sum with it."""
@@ -30,21 +32,20 @@ class Sums:
         self._rates = (math.inf, 0.0)
         """Operations per second of the slowest iteration and of the fastest one."""
 
-    def add(
-        self, seconds: float, samples: float = UNKNOWN, tokens: float = UNKNOWN, flops: float = UNKNOWN
-    ) -> None:
-        """Count an iteration."""
-        self.count += 1
-        self.seconds += seconds
-        self.shortest = min(self.shortest, seconds)
-        self.longest = max(self.longest, seconds)
-        self.samples += samples
-        self.tokens += tokens
-        self.flops += flops
+    def add(self, *durations: float, sizes: Sizes = (UNKNOWN, UNKNOWN, UNKNOWN)) -> None:
+        """Count iterations: samples, tokens and operations of each are `sizes`."""
+        samples, tokens, flops = sizes
+        self.count += len(durations)
+        self.seconds = sum(durations, self.seconds)
+        self.shortest = min((self.shortest, *durations))
+        self.longest = max((self.longest, *durations))
+        self.samples += len(durations) * samples
+        self.tokens += len(durations) * tokens
+        self.flops += len(durations) * flops
         # An iteration of length 0, by a coarse clock, has no rate. A comparison with an unknown rate is never true.
-        rate = flops / seconds if seconds > 0.0 else UNKNOWN
+        rates = [flops / seconds for seconds in durations if seconds > 0.0]
         slowest, fastest = self._rates
-        self._rates = min(slowest, rate), max(fastest, rate)
+        self._rates = min((slowest, *rates)), max((fastest, *rates))
 
     def times(self) -> Attributes:
         """Return mean, extremes and total of the durations, as events have them."""

@@ -101,6 +101,8 @@ class TrainingTelemetry:
 
     def __init__(self, log: JobLog, clock: Clock) -> None:
         self._job = Job(log, clock)
+        self.end_iteration = self._job.end_iteration
+        self.write_remaining = self._job.write_remaining
         self._guard = log.guard
         self._checkpoints = Checkpoints(self._job)
         self._open: dict[str, Phase] = {}
@@ -128,15 +130,6 @@ class TrainingTelemetry:
         """End a span of a step, and record the exception raised inside it."""
         self._job.write_error(span, error)
         span.__exit__(type(error), error, error.__traceback__)
-
-    def end_iteration(self, span: AnySpan) -> None:
-        """End the span of a training iteration, and count it."""
-        span.__exit__(None, None, None)
-        self._job.count_iteration(span)
-
-    def write_remaining(self) -> None:
-        """Write the iterations since the last full window; the logger does before it closes."""
-        self._job.write_remaining()
 
     # What takes more than attributes.
 

@@ -34,11 +34,7 @@ from toolkit.telemetry.mirrors.registry import are_wanted, make_exporters
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.codec import decode
 from toolkit.telemetry.runfolder.journal.head import Owner
-from toolkit.telemetry.runfolder.journal.journal import (
-    Journal,
-    journals_in,
-    shared_memory_folders,
-)
+from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in, shared_memory_folders
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.telemetry.runfolder.process import is_in_container

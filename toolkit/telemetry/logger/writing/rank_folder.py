@@ -211,6 +211,9 @@ def _open_part(
             make_folders(place.log_dir, 0o775)
             make_run_folder(folder, place.modes)
         except FileExistsError:
+            if not place.log_dir.is_dir():
+                # A file is in its place, or in that of a folder above it: no other name helps.
+                raise
             if folder.is_symlink() or not folder.is_dir() or not_ours(place.log_dir, folder) is not None:
                 continue
         except OSError as error:

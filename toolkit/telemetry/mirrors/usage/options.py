@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from toolkit.telemetry.core.checks import (
-    Check,
-    boolean,
-    optional,
-    text,
-    variable_name,
-    wrong,
-)
+from toolkit.telemetry.core.checks import Check, boolean, optional, text, variable_name, wrong
 from toolkit.telemetry.core.fields import Block, option
 
 _ADDRESS: Final = "the https address of a PostHog server, such as https://eu.i.posthog.com"

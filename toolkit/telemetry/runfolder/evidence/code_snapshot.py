@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from toolkit.telemetry.runfolder.layout import CODE
 from toolkit.telemetry.runfolder.safefile import NotInside, parts_inside, read_inside
 from toolkit.telemetry.runfolder.untrusted import clean, mapping_in, parse_object
 
-CODE: Final = "code"
 MOST_BYTES: Final = 2_000_000
 """What the texts and diffs of all sessions of a run have room for."""
 

@@ -494,12 +494,6 @@ def head_of(path: Path) -> Head | None:
     return None
 
 
-def record_file_of(path: Path) -> Path | None:
-    """Return the original path of the record file of the journal at `path`; None if it is not a journal."""
-    head = head_of(path)
-    return None if head is None else head.record_file
-
-
 def _own_memory(segment_bytes: int) -> mmap.mmap:
     """Return private memory, which a forked child does not share."""
     size = HEADER_BYTES + SEGMENTS * segment_bytes

@@ -31,12 +31,7 @@ from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.portable import lock_within, pread, this_user
 from toolkit.telemetry.runfolder.reader import last_seq, read_from
 from toolkit.telemetry.runfolder.records import START
-from toolkit.telemetry.runfolder.safefile import (
-    give_to_owner,
-    open_to_write,
-    why_not_ours,
-    write_all,
-)
+from toolkit.telemetry.runfolder.safefile import give_to_owner, open_to_write, why_not_ours, write_all
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.runfolder.table.csv_table import repair_table, table_form
 

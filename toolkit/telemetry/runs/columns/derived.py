@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ _AT_ONCE: Final = 500_000
 """Operations between two looks at the deadline: some tenths of a second."""
 _MOST_OPERATIONS: Final = 50_000_000
 """A formula that takes more is refused: about 20 s of one processor."""
-
-_LARGEST: Final = 1e300
 
 
 @dataclass(slots=True)
@@ -130,8 +127,7 @@ class DerivedColumns:
             )
         event = next((one.event for one in metrics if one.event not in (EVAL, EPOCH)), metrics[0].event)
         empty = MetricColumn(event, np.empty(0, dtype=np.int32), np.empty(0))
-        rolling = _rolling if importlib.util.find_spec("pandas") else None
-        return Derived(formula, Evaluation(formula, setting, rolling), empty, self._version(formula))
+        return Derived(formula, Evaluation(formula, setting), empty, self._version(formula))
 
     def _version(self, formula: Formula) -> int:
         return self._columns.line_version if formula.all_of("place") else 0
@@ -156,14 +152,3 @@ class DerivedColumns:
         array: Any = getattr(self._columns, name)
         values: list[float] = array.values[rows].tolist()
         return values
-
-
-def _rolling(function: str, values: list[float], length: int) -> list[float] | None:
-    import pandas as pd
-
-    array = np.array(values)
-    # To pandas infinity is a missing value, and the middle of two huge ones is infinite.
-    if not (np.isnan(array) | (np.abs(array) < _LARGEST)).all():
-        return None
-    found: list[float] = getattr(pd.Series(array).rolling(length, min_periods=1), function)().tolist()
-    return found

@@ -9,13 +9,7 @@ from functools import partial
 from typing import Final
 
 from toolkit.telemetry.diagnostics.catalogue import title_of
-from toolkit.telemetry.diagnostics.finding import (
-    RESOLVED,
-    SEVERITIES,
-    Finding,
-    merged_by_id,
-    problem_from,
-)
+from toolkit.telemetry.diagnostics.finding import RESOLVED, SEVERITIES, Finding, merged_by_id, problem_from
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.records import END, ERROR, LOST, Record

@@ -216,7 +216,8 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
         and (since is None or (card.last_sign is not None and card.last_sign >= since))
         and matches(search, card)
     )
-    return sort_cards(found, query.sort)
+    # No rows have no order.
+    return list(found) if query.per_page == 0 else sort_cards(found, query.sort)
 
 
 def _for_which(cards: list[RunCard], condition: str) -> list[RunCard]:

@@ -17,16 +17,7 @@ import orjson
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.diagnostics.metric_aliases import metric_key, signal_of
 from toolkit.telemetry.importers.as_records import completion_record
-from toolkit.telemetry.importers.source import (
-    NO_STEP,
-    STEP,
-    SYSTEM,
-    Batch,
-    BlobRef,
-    Column,
-    Event,
-    RunSource,
-)
+from toolkit.telemetry.importers.source import NO_STEP, STEP, SYSTEM, Batch, BlobRef, Column, Event, RunSource
 from toolkit.telemetry.importers.summary import plain
 from toolkit.telemetry.runfolder.codec import encode, name_of_non_finite
 from toolkit.telemetry.runfolder.metrics import KINDS, NOT_METRICS

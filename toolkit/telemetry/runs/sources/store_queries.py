@@ -25,7 +25,7 @@ from toolkit.telemetry.runs.curve_tiles import CurveTiles, TileQuery
 from toolkit.telemetry.runs.findings.run_analysis import RunFindings, RunLedger
 from toolkit.telemetry.runs.listing.run_listing import now
 from toolkit.telemetry.runs.listing.search import setting_of
-from toolkit.telemetry.runs.record_source import RecordSource
+from toolkit.telemetry.runs.record_source import RecordSource, all_records
 from toolkit.telemetry.runs.spans import SpanTable
 from toolkit.telemetry.runs.store import (
     PENDING,
@@ -41,7 +41,7 @@ from toolkit.telemetry.runs.store import (
     TimeSpent,
     UnknownRun,
 )
-from toolkit.telemetry.timing.chrome_trace import trace_of_run
+from toolkit.telemetry.timing.chrome_trace import chrome_trace
 
 _MAX_READERS: Final = 20
 """Runs whose completions are kept in memory, at 40 bytes per completion."""
@@ -208,7 +208,8 @@ class StoreQueries(RunStore):
     def trace(self, key: str) -> Iterator[bytes]:
         name = self._folder_name(key)
         try:
-            yield from trace_of_run([(rank, self._source(key, rank)) for rank in self.ranks(key)], name=name)
+            ranks = [(rank, all_records(self._source(key, rank))) for rank in self.ranks(key)]
+            yield from chrome_trace(ranks, name=name)
         except OSError as error:
             raise Refused(f"the records could not be read: {error.strerror or error}") from error
 

@@ -111,7 +111,6 @@ class TeamStores:
             return dict(zip(self.stores, threads.map(ask, self.stores, self.stores.values()), strict=True))
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:
-        """Return the runs of all teams that `query` finds."""
         query = query or RunQuery()
         own = {team: asked for team in self.stores if (asked := _query_of(team, query)) is not None}
         refusals = []
@@ -161,18 +160,15 @@ class TeamStores:
         self.stores[team].set_project_settings(own or None, settings)
 
     def trash(self) -> Sequence[Trashed]:
-        """Return the deleted runs of all teams, newest first."""
         found = self._each(
             lambda team, store: [replace(one, token=_key(team, one.token)) for one in store.trash()]
         )
         return sorted((one for deleted in found.values() for one in deleted), key=lambda one: -one.deleted)
 
     def empty_trash(self) -> int:
-        """Permanently delete the runs in the trash of every team, as far as its store allows it."""
         return sum(store.empty_trash() for store in self.stores.values())
 
     def state(self) -> StoreState:
-        """Return the store of each team's runs."""
         found = self._each(lambda _, store: store.state())
         return StoreState(
             kind="engine",
@@ -189,7 +185,6 @@ class TeamStores:
         """Return None: engines keep nothing on this machine's disk."""
 
     def empty_cache(self) -> int:
-        """Do nothing: there is no cache."""
         return 0
 
 

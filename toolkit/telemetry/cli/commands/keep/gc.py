@@ -7,17 +7,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.argument_types import add_goal_argument, age, metric_and_goal, whole
+from toolkit.telemetry.cli.argument_types import age
 from toolkit.telemetry.cli.chosen_run import LOGS, refuse
-from toolkit.telemetry.cli.leftovers import CACHE, OLD_RUN, Best, Leftover, delete_or_list, leftovers
+from toolkit.telemetry.cli.leftovers import CACHE, OLD_RUN, Leftover, delete_or_list, leftovers
 from toolkit.telemetry.cli.terminal import add_json_argument
 from toolkit.telemetry.runs.formatting import size
 
 JSON_FORM: Final = """\
 an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of everything found) and `failed`. Each of \
 `found` has `kind` (`trash`, `journal`, `half-written file`, `cache`, \
-`run without a step`, `old run` or `run that is not among the best`), \
-`path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
+`run without a step` or `old run`), `path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,20 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also runs that ended without a step, and are not in the trash",
     )
     parser.add_argument(
-        "--keep-best",
-        metavar="N",
-        type=whole(),
-        help="also runs that ended and are not among the N best of their folder; they go to the trash",
-    )
-    parser.add_argument(
-        "--by",
-        dest="metric",
-        metavar="NAME",
-        default="loss",
-        help="what --keep-best compares: the last value of this metric (default: loss)",
-    )
-    add_goal_argument(parser)
-    parser.add_argument(
         "--orphans",
         action="store_true",
         help="also records in memory of killed runs whose folder is gone; they cannot be recovered afterwards",
@@ -68,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
     parser.epilog = (
         "It never touches runs that are written now, records of a run that is there, or files of other tools. "
-        "--keep-best reads all records of the runs; a value that is not finite is the worst, and steps that a resume "
-        "did again do not count. It leaves runs without the value alone, and killed ones that `telemetry repair` was "
-        "not run on. "
         "Exit code: 0; 1 if something could not be deleted; 2 if a PATH is not a folder."
     )
 
@@ -83,9 +65,6 @@ def run(args: argparse.Namespace) -> int:
             return refuse(f"{place} is not a folder")
     if args.runs and not args.older_than:
         return refuse("--runs needs --older-than, such as --older-than 90d")
-    best = None
-    if args.keep_best is not None:
-        best = Best(args.keep_best, *metric_and_goal(args, ()))
     now = time.time()
     found: dict[Path, Leftover] = {}
     old: list[Leftover] = []
@@ -94,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
         orphans=args.orphans,
         empty_runs=args.empty_runs,
         old_runs=args.older_than > 0,
-        best=best,
     ):
         if now - left.changed < args.older_than or (args.keep_cache and left.kind == CACHE):
             continue

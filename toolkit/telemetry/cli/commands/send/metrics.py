@@ -132,12 +132,14 @@ class _Exposition:
 
     def serve(self, host: str, port: int) -> int:
         """Listen, and return the port. Raises CommandError if the address is in use or not ours."""
+        server: Any
         try:
             server, _ = self._client.start_http_server(port, addr=host, registry=self._registry)
         except OSError as error:
             raise CommandError(f"{host}:{port} cannot be used: {error.strerror or error}") from error
+        handler: Any = server.RequestHandlerClass
         # A client that sends nothing is not waited for.
-        server.RequestHandlerClass.timeout = _CLIENT_TIMEOUT_S
+        handler.timeout = _CLIENT_TIMEOUT_S
         return int(server.server_port)
 
 

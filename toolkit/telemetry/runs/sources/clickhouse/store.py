@@ -98,7 +98,6 @@ class ClickHouseStore(StoreQueries):
     # ------------------------------------------------------------ listing
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:
-        """Return the runs that `query` finds, without one all of them."""
         return self._runs.listed(query or RunQuery())
 
     def _find(self, key: str) -> EngineRun:
@@ -111,7 +110,6 @@ class ClickHouseStore(StoreQueries):
         return found
 
     def card(self, key: str) -> RunCard:
-        """Return one run's card, based on the records read so far."""
         run = self._find(key)
         log = self._logs.get((run.run_id, 0))
         return run.card(self._runs.engine_time, newest=log.newest() if log is not None else None)
@@ -126,7 +124,6 @@ class ClickHouseStore(StoreQueries):
     # ------------------------------------------------------------ one run
 
     def meta(self, key: str) -> RunMeta:
-        """Return everything about a run except its curves."""
         run = self._find(key)
         newest = self._log(key).events((START,), 1)
         return RunMeta(
@@ -168,7 +165,6 @@ class ClickHouseStore(StoreQueries):
         return self._find(key).folder_name
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        """Read new records, for at most about `wait_s`."""
         run, log = self._find(key), self._log(key, rank)
         health, problem = log.refresh(wait_s), self._link.problem
         # What was taken ends with a line: if it was not read to its end, one is missing.
@@ -193,7 +189,6 @@ class ClickHouseStore(StoreQueries):
         return super().refresh_all(keys, wait_s=wait_s)
 
     def ranks(self, key: str) -> Sequence[int]:
-        """Return the ranks with their own records."""
         try:
             return sorted({0, *self._commits.of(self._find(key).run_id)})
         except EngineError:
@@ -215,7 +210,6 @@ class ClickHouseStore(StoreQueries):
         return grid
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
-        """Return a file that a record points to, as it was shipped."""
         run = self._find(key)
         place = f"it is on {clean(run.node)}"
         try:
@@ -241,7 +235,6 @@ class ClickHouseStore(StoreQueries):
     # ------------------------------------------------------------ requests and labels
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
-        """Send a request to the run's node and return its id."""
         self._require_write_access()
         run, card = self._find(key), self.card(key)
         refusal = self._requests.refusal(run)
@@ -252,11 +245,9 @@ class ClickHouseStore(StoreQueries):
         return self._requests.ask(run, request, by=self._visitor())
 
     def delivery(self, key: str, request_id: str) -> Delivery:
-        """Return whether a request that the run has not answered was delivered."""
         return self._requests.delivery(self._find(key), request_id)
 
     def label(self, key: str, labels: Labels) -> None:
-        """Save name, tags and notes of a run in the engine."""
         self._require_write_access()
         run = self._find(key)
         if run.labels_problem is not None:
@@ -283,7 +274,6 @@ class ClickHouseStore(StoreQueries):
         self._runs.look_again()
 
     def project_settings(self, project: str | None) -> ProjectSettings:
-        """Return what was chosen for a project."""
         data = self._runs.labels_of(f"{_PROJECT}{project or ''}")
         try:
             return parse_project(data) if data else ProjectSettings()
@@ -291,7 +281,6 @@ class ClickHouseStore(StoreQueries):
             return ProjectSettings()
 
     def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
-        """Save the choices for a project in the engine, next to the labels of runs."""
         self._require_write_access()
         self._insert_labels(
             project=project or "",
@@ -314,7 +303,6 @@ class ClickHouseStore(StoreQueries):
         return run.run_id
 
     def trash(self) -> Sequence[Trashed]:
-        """Return the hidden runs, newest first."""
         with suppress(EngineError):
             return [
                 Trashed(
@@ -328,7 +316,6 @@ class ClickHouseStore(StoreQueries):
         return ()
 
     def restore(self, token: str) -> str:
-        """Show a hidden run again and return its key."""
         self._require_write_access()
         try:
             run = self._runs.find(token)
@@ -347,7 +334,6 @@ class ClickHouseStore(StoreQueries):
     # ------------------------------------------------------------ about the store
 
     def state(self) -> StoreState:
-        """Return the engine and the shippers that write to it."""
         with suppress(EngineError):
             self._feeds = tuple(
                 Feed(
@@ -369,5 +355,4 @@ class ClickHouseStore(StoreQueries):
         return None
 
     def empty_cache(self) -> int:
-        """Do nothing: there is no cache."""
         return 0

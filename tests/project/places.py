@@ -1,20 +1,12 @@
-"""The packages of `toolkit.telemetry` as rooms: what each is for, and which imports which, read from the code.
-
-`python -m tests.project.rooms` prints them, and writes the table of docs/architecture.md.
-"""
+"""Where things are changed: `python -m tests.project.places` writes the table of docs/architecture.md from this."""
 
 from __future__ import annotations
 
 import ast
-import functools
-from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "architecture.md"
-TELEMETRY = ROOT / "toolkit" / "telemetry"
-LOGGER = "logger"
-
 BEGIN, END = "<!-- places: written by `make docs` -->", "<!-- end of places -->"
 PLACES = {
     "what a script can call": "toolkit.telemetry.logger.logger:TelemetryLogger",
@@ -71,90 +63,6 @@ def _defined(file):
     return names
 
 
-def rooms():
-    """Return the folder of each room: the packages, and those of the logger."""
-    found = []
-    for init in sorted(TELEMETRY.glob("*/__init__.py")):
-        found.append(init.parent.name)
-        if init.parent.name == LOGGER:
-            found += [f"{LOGGER}/{inner.parent.name}" for inner in sorted(init.parent.glob("*/__init__.py"))]
-    return found
-
-
-def purpose_of(room):
-    """Return the first sentence of a room's docstring."""
-    text = ast.get_docstring(ast.parse((TELEMETRY / room / "__init__.py").read_text("utf-8")))
-    assert text, f"{room}/__init__.py has no docstring"
-    return text.split("\n\n")[0].replace("\n", " ")
-
-
-@functools.cache
-def imports():
-    """Return which rooms each room imports, in any function and for types too."""
-    known = rooms()
-    found = defaultdict(set)
-    for path in sorted(TELEMETRY.rglob("*.py")):
-        here = _room_of(path.relative_to(ROOT).with_suffix("").parts, known)
-        if here is None:
-            continue
-        for module in _imported(ast.parse(path.read_text("utf-8"))):
-            there = _room_of(tuple(module.split(".")), known)
-            if there is not None and there != here:
-                found[here].add(there)
-    return {room: found[room] for room in known}
-
-
-def layers(arrows):
-    """Return the rooms by how far above the lowest they are, highest first.
-
-    Raises:
-        AssertionError: rooms import each other in a circle.
-    """
-    height = {}
-
-    def height_of(room, path):
-        assert room not in path, f"a circle: {' -> '.join([*path[path.index(room) :], room])}"
-        if room not in height:
-            height[room] = max((height_of(there, [*path, room]) + 1 for there in arrows[room]), default=0)
-        return height[room]
-
-    for room in arrows:
-        height_of(room, [])
-    return [
-        sorted(room for room in arrows if height[room] == level)
-        for level in sorted(set(height.values()), reverse=True)
-    ]
-
-
-def described():
-    """Return the rooms, highest first: a room imports rooms of lower levels only."""
-    arrows = imports()
-    lines = []
-    stacked = layers(arrows)
-    for number, level in enumerate(stacked):
-        for room in level:
-            lines.append(f"- {len(stacked) - number} `{room}`: {purpose_of(room)}")
-    total = sum(len(there) for there in arrows.values())
-    lines += ["", f"{len(arrows)} rooms, {total} arrows between them, and no circle."]
-    return "\n".join(lines)
-
-
-def _room_of(parts, known):
-    if len(parts) < 3 or parts[:2] != ("toolkit", "telemetry"):
-        return None
-    inner = "/".join(parts[2:4])
-    return inner if inner in known else parts[2] if parts[2] in known else None
-
-
-def _imported(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def written():
     """Return the document with its part that is made from the code as it should be."""
     before, begin, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
@@ -164,4 +72,3 @@ def written():
 
 if __name__ == "__main__":
     DOCUMENT.write_text(written(), "utf-8")
-    print(described())
