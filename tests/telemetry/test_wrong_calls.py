@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from tests.fork_server import run_python
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
+from tests.waiting import PATIENCE_S, wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.guard import MisuseError
 from toolkit.telemetry.diagnostics.history import diagnose
@@ -197,6 +199,29 @@ def test_what_is_logged_after_close_is_said_once_and_declared_lost(tmp_path):
     assert sum(record["records"] for record in read_records(tmp_path / "r", "lost")) == 500
     assert "the run declared 500 records lost" in found.notes
     assert (found.ending.status, found.bad_lines) == ("finished", 0)
+
+
+def test_a_call_during_which_the_run_is_closed_is_declared_lost(tmp_path, caplog):
+    begun, is_closed = threading.Event(), threading.Event()
+
+    class Slow(dict):
+        def items(self):
+            begun.set()
+            assert is_closed.wait(PATIENCE_S)
+            return super().items()
+
+    log = make_logger(tmp_path)
+    log.log_step(1, train_loss=0.5)
+    thread = threading.Thread(target=log.log_event, args=["slow"], kwargs={"value": Slow(a=1)})
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    log.close()
+    is_closed.set()
+    thread.join()
+
+    (lost,) = wait_until(lambda: read_records(log.run_folder, "lost"))
+    assert (lost["records"], lost["reason"]) == (1, "logged after close()")
+    assert "log_event was called after close()" in caplog.text
 
 
 def test_a_strict_logger_raises_after_close_and_one_that_is_off_does_not(tmp_path):
