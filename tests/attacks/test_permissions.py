@@ -64,7 +64,7 @@ def test_only_the_owner_can_read_configuration_whatever_the_umask(everything, re
             assert not made[place_of_runs] & 0o002, "anybody could put a run there"
         for kind in ("metrics.jsonl", "metrics.csv", "run.json", "control.json", "labels.json", "journal",
                      "shared.zip", "trace.json", ".arrow", "one_logger.jsonl", "tensorboard/",
-                     "tables/", "exported/mlflow/", "media/"):  # fmt: skip
+                     "tables/", "exported/", "media/"):  # fmt: skip
             assert any(kind in name for name in made), kind
     record_property("measured", f"{count} files and folders under {len(UMASKS)} umasks, 0 for others")
 
@@ -78,7 +78,7 @@ def test_media_and_exports_are_the_owners_alone(tmp_path, umask):
         wandb.finish()
         folder = run.telemetry.run_folder
         out = tmp_path / "on the way" / "exported"
-        assert main(["export", str(folder), "--to", "mlflow", "--out", str(out)]) == 0
+        assert main(["export", str(folder), "--to", "tensorboard", "--out", str(out)]) == 0
     finally:
         os.umask(before)
     made = [*(folder / "media").rglob("*"), out, *out.rglob("*")]
