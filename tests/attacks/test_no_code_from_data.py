@@ -52,7 +52,7 @@ def test_no_module_of_ours_can_run_what_it_reads(record_property):
             calls += isinstance(node, ast.Call)
             found += [f"{where}:{node.lineno}: {what}" for what in banned(node)]
 
-    # The script that `ai_toolkit_telemetry.run` is asked to run, a constant at the exit, plug-ins as in docs/plugins.md,
+    # The script that `ai_toolkit_telemetry.run` is asked to run, a constant at the exit, plug-ins (docs/plugins.md),
     # and the name of the error of `torch.load(weights_only=True)`.
     asked_for = [
         *("ai_toolkit_telemetry/run.py", "toolkit/telemetry/core/lifetime.py"),
