@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.children import Child
+from tests.faults.children import LONGEST_PAUSE_S, Child
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.post import post
 from toolkit.telemetry.mirrors.messages.message import RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.sink import MessageSink
@@ -283,7 +284,9 @@ def test_a_secret_address_is_warned_about_once_and_is_in_no_file(tmp_path, caplo
 # ------------------------------------------------------------ receivers that do not behave
 
 
-def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, caplog):
+def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, caplog, monkeypatch):
+    # Longer than a machine that is busy elsewhere holds up a call.
+    monkeypatch.setitem(post.__kwdefaults__, "timeout_s", 600.0)
     with raw_receiving(never_answer) as receiver:
         with receiving() as other:
             log = make_logger(
@@ -299,8 +302,8 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
             log.close()
             closing = time.monotonic() - began
 
-    assert slowest < 5.0, "a request takes up to ten seconds"
-    assert closing < 9.0, "as does one that is never given up"
+    assert slowest < LONGEST_PAUSE_S
+    assert closing < 2.0 + LONGEST_PAUSE_S
     by_receiver = {}
     for record in deliveries(log):
         by_receiver.setdefault(record["receiver"], []).append(record)
