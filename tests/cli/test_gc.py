@@ -152,15 +152,6 @@ def test_a_run_that_is_written_now_is_left_alone(tmp_path, capsys):
         log.close()
 
 
-def test_a_trash_that_is_a_link_is_not_followed(logs, tmp_path, capsys):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / ".trash").symlink_to(logs / ".trash")
-    assert main(["gc", str(other), "--yes", "--keep-cache"]) == 0
-    assert next((logs / ".trash").glob("*-0123abcd")).exists()
-    assert main(["gc", str(tmp_path / "none")]) == 2
-
-
 def test_journals_of_dead_runs_go_if_nothing_is_lost_or_it_is_allowed(tmp_path, memory, capsys):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "metrics.jsonl").write_text("")
