@@ -121,7 +121,7 @@ class LocalStore(StoreQueries):
             return self._folders.card_of(run, now(), newest=log.newest() if log is not None else None)
         if not isinstance(log, ForeignLog):
             return run.card(now())
-        card = run.card(now(), newest=log.run if log.position[1] else None)
+        card = run.card(now(), newest=log.run if log.bytes_read else None)
         newest = log.newest()
         if newest is None or newest[1] is None or newest[0] < (run.summary.last_time or 0.0):
             return card
