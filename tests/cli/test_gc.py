@@ -43,7 +43,7 @@ def logs(tmp_path, monkeypatch):
     TelemetryLogger("no-steps", log_dir=place, system=False).close()
     cache = tmp_path / "cache"
     cache.mkdir()
-    for ending in ("arrow", "findings", "pack"):
+    for ending in ("arrow", "findings"):
         (cache / f"{'0' * 32}.{ending}").write_bytes(b"x" * 1000)
     (cache / "mine.txt").write_text("")
     monkeypatch.setenv("TELEMETRY_DASHBOARD_CACHE_DIR", str(cache))
@@ -88,7 +88,7 @@ def test_with_yes_that_is_deleted_and_nothing_else(logs, capsys):
         ".trash",
         "kept",
         "no-steps",
-        *(f"{'0' * 32}.{ending}" for ending in ("arrow", "findings", "pack")),
+        *(f"{'0' * 32}.{ending}" for ending in ("arrow", "findings")),
     }
     for kept in (
         "kept/metrics.jsonl",

@@ -45,7 +45,7 @@ TO_TRASH: Final = frozenset({EMPTY_RUN, OLD_RUN, NAMED_RUN})
 
 CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
 """The dashboard's own variable; empty for no cache."""
-_CACHED: Final = re.compile(r"[0-9a-f]{32}\.(arrow|findings|pack)", re.ASCII)
+_CACHED: Final = re.compile(r"[0-9a-f]{32}\.(arrow|findings)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
