@@ -43,7 +43,8 @@ def logs(tmp_path, monkeypatch):
     TelemetryLogger("no-steps", log_dir=place, system=False).close()
     cache = tmp_path / "cache"
     cache.mkdir()
-    (cache / f"{'0' * 32}.arrow").write_bytes(b"x" * 1000)
+    for ending in ("arrow", "findings"):
+        (cache / f"{'0' * 32}.{ending}").write_bytes(b"x" * 1000)
     (cache / "mine.txt").write_text("")
     monkeypatch.setenv("TELEMETRY_DASHBOARD_CACHE_DIR", str(cache))
     return place
@@ -81,13 +82,13 @@ def test_with_yes_that_is_deleted_and_nothing_else(logs, capsys):
 
     assert "deleted: " in capsys.readouterr().out
     left = tree(logs)
-    assert [path for path in left if path not in before] == []
+    assert [path for path in left if path not in before and f"{logs}/.trash/" not in path] == []
     lost = [path.removeprefix(str(logs.parent)) for path in before if path not in left]
     assert {path.split("/")[2] for path in lost} <= {
         ".trash",
         "kept",
         "no-steps",
-        f"{'0' * 32}.arrow",
+        *(f"{'0' * 32}.{ending}" for ending in ("arrow", "findings")),
     }
     for kept in (
         "kept/metrics.jsonl",
@@ -98,6 +99,9 @@ def test_with_yes_that_is_deleted_and_nothing_else(logs, capsys):
         assert (logs / kept).exists(), kept
     assert not (logs / "no-steps").exists()
     assert (logs.parent / "cache" / "mine.txt").exists()
+    assert [run.name for run in list_trash(logs)] == ["no-steps"]
+    assert main(["gc", str(logs), "--yes"]) == 0
+    assert capsys.readouterr().out.startswith("kind")
     assert main(["gc", str(logs)]) == 0
     assert capsys.readouterr().out == "nothing to delete\n"
 
