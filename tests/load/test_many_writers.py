@@ -46,7 +46,9 @@ def test_ten_thousand_runs_of_one_name_leave_the_next_one_a_folder(tmp_path, rec
 
     folder = claim_folder(tmp_path, "sweep", PRIVATE)
 
-    record_property("measured", f"10,000 runs of one name, then {1000 * (time.perf_counter() - began):.0f} ms")
+    record_property(
+        "measured", f"10,000 runs of one name, then {1000 * (time.perf_counter() - began):.0f} ms"
+    )
     assert folder.name == "sweep-10001"
 
 
