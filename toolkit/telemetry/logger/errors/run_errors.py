@@ -32,7 +32,7 @@ class _OpenSpans(Protocol):
     """What errors need of the `SpanRecorder` of the run."""
 
     def path(self) -> list[str]: ...
-    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]: ...
+    def open_now(self) -> list[dict[str, Any]]: ...
     def ended(self) -> int: ...
 
 
@@ -91,7 +91,6 @@ class RunErrors:
                 now=context.clock.monotonic,
                 progress=self._progress,
                 open_spans=spans.open_now,
-                all_open_spans=lambda: spans.open_now(short_ones=True),
                 about_gpu=self._about_gpu,
                 report=context.events.finding.publish,
             )
@@ -179,7 +178,7 @@ class RunErrors:
         self._context.events.finding.publish(finding, {})
 
     def _open_spans(self) -> list[str]:
-        found = self._spans.open_now(short_ones=True)
+        found = self._spans.open_now()
         return [str(span["name"]) for span in found if "thread" not in span]
 
     def _where(self) -> dict[str, Any]:
