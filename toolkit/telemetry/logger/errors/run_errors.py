@@ -13,7 +13,7 @@ from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
 from toolkit.telemetry.logger.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
-from toolkit.telemetry.logger.errors.hooks import EXITS, SCRIPT, THREADS
+from toolkit.telemetry.logger.errors.hooks import EXITS
 from toolkit.telemetry.logger.errors.output import OutputTail
 from toolkit.telemetry.logger.errors.signals import SIGNALS
 from toolkit.telemetry.logger.errors.stack import fingerprint
@@ -104,10 +104,6 @@ class RunErrors:
         if options.exit_code:
             for hook in EXITS:
                 hook.join(self, self._note_exit)
-        if options.excepthook:
-            SCRIPT.join(self, lambda error, _: self._record(error, None, "excepthook"))
-        if options.threads:
-            THREADS.join(self, lambda error, thread: self._record(error, thread, "thread"))
         if options.signals:
             limit_s, guard = 1.0 + self._close_timeout_s, self._context.guard
             if not SIGNALS.join(self, recorder.record_signal, timeout_s=limit_s, guard=guard):
@@ -116,8 +112,6 @@ class RunErrors:
                     "run that it ends without an exception or sys.exit has no end record. Call log.close('signal') in "
                     "the handler"
                 )
-        if options.excepthook or options.threads:
-            self.listen()
 
     def listen(self) -> None:
         """Capture the last lines of output from now on."""
@@ -135,15 +129,11 @@ class RunErrors:
 
     def after_fork_in_child(self) -> None:
         """Restore everything: failures in a forked child are its own. The handler of signals does that itself."""
-        for hook in (*EXITS, SCRIPT, THREADS):
+        for hook in EXITS:
             hook.leave(self)
         tail, self._tail = self._tail, None
         if tail is not None:
             tail.release()
-
-    def _record(self, error: BaseException, thread: str | None, caught_by: str) -> None:
-        with self._context.guard.catch("recording an error"):
-            self.recorder.take(error, caught_by=caught_by, thread=thread)
 
     def _note_exit(self, status: Any, frame: FrameType | None) -> None:
         with self._context.guard.catch("recording an exit"):
