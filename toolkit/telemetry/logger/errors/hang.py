@@ -25,8 +25,6 @@ from toolkit.telemetry.timing.names import (
     IN_VALIDATION,
 )
 
-LOOK_EVERY_S: Final = 1.0
-
 _TIMES: Final = 5.0
 """No step for so many times the usual duration."""
 _PATIENCE: Final = 10.0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.telemetry.core.guard import MisuseError
 from toolkit.telemetry.core.run_context import RunContext
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
-from toolkit.telemetry.logger.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
 from toolkit.telemetry.logger.errors.hooks import EXITS
 from toolkit.telemetry.logger.errors.output import OutputTail
 from toolkit.telemetry.logger.errors.signals import SIGNALS
@@ -22,9 +20,13 @@ from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.taps import TAPS
 from toolkit.telemetry.logger.records.step_gate import StepGate
 
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger.errors.hang import HangWatch, TrainingProgress
+
 _log = logging.getLogger("toolkit.telemetry")
 
 _FOLLOW_EVERY_S = 1.0
+_HANG_EVERY_S = 1.0
 _LONGEST = 500
 
 
@@ -84,17 +86,23 @@ class RunErrors:
         """Periodic tasks: name, interval and function."""
         self.tasks = [("following the output", _FOLLOW_EVERY_S, TAPS.follow)]
         if chosen.enabled and chosen.hang and options.diagnostics is not False:
-            hang = HangWatch(
-                after_s=chosen.hang_after,
-                session=context.session,
-                rank=context.rank,
-                now=context.clock.monotonic,
-                progress=self._progress,
-                open_spans=spans.open_now,
-                about_gpu=self._about_gpu,
-                report=context.events.finding.publish,
-            )
-            self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+            self.tasks.append(("watching for a hang", _HANG_EVERY_S, lambda: self._hang.look()))
+
+    @cached_property
+    def _hang(self) -> HangWatch:
+        # With the first look, in the background: findings are many modules.
+        from toolkit.telemetry.logger.errors.hang import HangWatch
+
+        return HangWatch(
+            after_s=self._options.hang_after,
+            session=self._context.session,
+            rank=self._context.rank,
+            now=self._context.clock.monotonic,
+            progress=self._progress,
+            open_spans=self._spans.open_now,
+            about_gpu=self._about_gpu,
+            report=self._context.events.finding.publish,
+        )
 
     def begin(self) -> None:
         """Install the enabled hooks."""
@@ -151,6 +159,10 @@ class RunErrors:
         if self._before_start is not None:
             self._before_start.append((doing, error))
             return
+        # Imported where a call was wrong: findings are many modules.
+        from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
+        from toolkit.telemetry.diagnostics.finding import Finding
+
         about, step, session = CATALOGUE[WRONG_CALL], max(self._gate.last_step, 0), self._context.session
         finding = Finding(
             id=f"{session}-{WRONG_CALL}-{fingerprint(doing)}",
@@ -177,6 +189,8 @@ class RunErrors:
         return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
 
     def _progress(self) -> TrainingProgress:
+        from toolkit.telemetry.logger.errors.hang import TrainingProgress
+
         gate, first, last = self._gate, self._first_step(), self._last_step()
         return TrainingProgress(
             step=gate.last_step if gate.last_step >= 0 else None,
