@@ -30,18 +30,20 @@ def rank_grid_of(
         if len(gens) == 1
         else "(rank, gen) IN ({})".format(", ".join(f"({rank}, {file.gen})" for rank, file in taken.items()))
     )
-    values = (
-        f"FROM points FINAL WHERE run_id = {quote(run_id)} AND metric = {quote(metric.encode('utf-8', 'replace'))} "
+    where = (
+        f"WHERE run_id = {quote(run_id)} AND metric = {quote(metric.encode('utf-8', 'replace'))} "
         f"AND {newest} AND isFinite(value) AND step >= 0 AND step < {LARGEST_STEP:.0f}"
     )
-    found = link.rows(f"SELECT min(step), max(step) {values} HAVING count() > 0")
+    # Values that are there twice change no limits, and need not be merged for them.
+    found = link.rows(f"SELECT min(step), max(step) FROM points {where} HAVING count() > 0")
     if not found:
         return RankGrid(metric=metric)
     low, high = map(float, found[0])
     width = width_for(low, high, max(1, min(buckets, MAX_CELLS)), 1.0)
     first, last = int(low // width), int(high // width)
     cells = link.rows(
-        f"SELECT rank, toInt64(floor(step / {width:.0f})) AS cell, sum(value) / count(), max(value) {values} "
+        f"SELECT rank, toInt64(floor(step / {width:.0f})) AS cell, sum(value) / count(), max(value) "
+        f"FROM points FINAL {where} "
         # A value that came between the two questions may be outside.
         f"GROUP BY rank, cell HAVING cell BETWEEN {first} AND {last}"
     )
