@@ -321,7 +321,7 @@ class Sender:
             # It may have been found replaced since.
             if file.tail is not None and file.tail.commit.gen == commit.gen:
                 file.commit, file.has_begun = commit, True
-        self.node.totals.sent(batch.lines)
+        self.node.totals.lines += batch.lines
 
     # ------------------------------------------------------------ comparing
 

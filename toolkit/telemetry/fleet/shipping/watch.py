@@ -43,13 +43,6 @@ class Totals(Failures):
     """What a shipper has done since it started."""
 
     lines: int = 0
-    batches: int = 0
-
-    def sent(self, lines: int) -> None:
-        """Count a batch."""
-        with self.lock:
-            self.lines += lines
-            self.batches += 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from toolkit.telemetry.fleet.commits import Commit
 from toolkit.telemetry.fleet.engine import quote
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
+from toolkit.telemetry.runs.sources.clickhouse.list_sql import ONE_THREAD
 from toolkit.telemetry.runs.sources.rank_grid import LARGEST_STEP, MAX_CELLS, width_for
 
 
@@ -35,7 +36,7 @@ def rank_grid_of(
         f"AND {newest} AND isFinite(value) AND step >= 0 AND step < {LARGEST_STEP:.0f}"
     )
     # Values that are there twice change no limits, and need not be merged for them.
-    found = link.rows(f"SELECT min(step), max(step) FROM points {where} HAVING count() > 0")
+    found = link.rows(f"SELECT min(step), max(step) FROM points {where} HAVING count() > 0 {ONE_THREAD}")
     if not found:
         return RankGrid(metric=metric)
     low, high = map(float, found[0])
@@ -45,7 +46,7 @@ def rank_grid_of(
         f"SELECT rank, toInt64(floor(step / {width:.0f})) AS cell, sum(value) / count(), max(value) "
         f"FROM points FINAL {where} "
         # A value that came between the two questions may be outside.
-        f"GROUP BY rank, cell HAVING cell BETWEEN {first} AND {last}"
+        f"GROUP BY rank, cell HAVING cell BETWEEN {first} AND {last} {ONE_THREAD}"
     )
     taken_ranks, places, means, highs = np.array(cells, dtype=np.float64).reshape(-1, 4).T
     ranks, rows = np.unique(taken_ranks.astype(int), return_inverse=True)
