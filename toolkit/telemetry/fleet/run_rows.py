@@ -54,9 +54,6 @@ LABEL_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date, "
     "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
 )
-_SHIPPER_TYPES: Final = types_of(
-    "node String, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, last_error String"
-)
 
 
 @dataclass(slots=True)
@@ -174,9 +171,12 @@ def report_shipper(
     Raises:
         EngineError: it was not taken.
     """
-    ahead = engine.clock_ahead_s
-    row = (node, started, math.nan if ahead is None else ahead, files, behind, last_error)
-    engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
+    # How far its clock is ahead is worked out by the engine, when it gets this.
+    ahead = f"{time.time()!r} - toFloat64(now64(3))"
+    engine.query(
+        "INSERT INTO shippers (node, started, clock_ahead_s, files, behind, last_error) VALUES "
+        f"({quote(node)}, {started!r}, {ahead}, {files}, {behind}, {quote(last_error)})"
+    )
 
 
 class SaidByShipper(NamedTuple):
@@ -332,15 +332,11 @@ def _tags(tags: Sequence[str]) -> tuple[list[str], str]:
 
 def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
     """Send labels.json where it is newer than the labels in the engine: the last writer wins."""
-    looked_at = [
-        (report, run)
-        for report, run in runs
-        if (report.has_changed or report.is_running)
-        and report.is_known
-        and not (report.is_deleted or run.is_part)
-    ]
     rows, sent = [], []
-    for report, run in looked_at:
+    for report, run in runs:
+        is_left_out = not report.is_known or report.is_deleted or run.is_part
+        if is_left_out or not (report.has_changed or report.is_running):
+            continue
         signature = signature_of(run.folder / LABELS)
         if not signature or signature == report._labels_sent:  # noqa: SLF001
             continue
@@ -352,16 +348,8 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
         is_newer = bool(labels) and version > report.labels_version
         sent.append((report, signature, version if is_newer else report.labels_version))
         if is_newer:
-            rows.append(
-                label_row(
-                    project=run.key.project,
-                    run_id=run.key.run_id,
-                    version=version,
-                    by=node,
-                    data=labels,
-                    day=run.key.day,
-                )
-            )
+            key = run.key
+            rows.append(label_row(key.project, key.run_id, version, by=node, data=labels, day=key.day))
     if rows:
         engine.insert_rows(LABELS_TABLE, LABEL_TYPES, rows)
     for report, signature, version in sent:
@@ -370,7 +358,7 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
 
 
 def label_row(
-    *, project: str, run_id: str, version: int, by: str, data: bytes, day: int, deleted: bool = False
+    project: str, run_id: str, version: int, *, by: str, data: bytes, day: int, deleted: bool = False
 ) -> tuple[Any, ...]:
     """Return the labels of a run as one writer left them, as a row; that with the highest version counts."""
     try:
