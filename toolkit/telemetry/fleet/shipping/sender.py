@@ -78,7 +78,6 @@ class Sender:
         self.is_drained = False
         """Whether everything was sent after the stop."""
         self._next_recheck = 0.0
-        self._started = time.time()
         self._last_report = -math.inf
 
     def drain(self, deadline: float) -> None:
@@ -381,7 +380,6 @@ class Sender:
             run_rows.report_shipper(
                 self.engine,
                 node=self.node.name,
-                started=self._started,
                 files=len(self.watch.files),
                 behind=self.behind,
                 last_error=self.last_error,
