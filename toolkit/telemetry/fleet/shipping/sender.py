@@ -240,7 +240,9 @@ class Sender:
 
     def _store_files(self, run: ShippedRun) -> None:
         """Have the samples and other files of a run stored, as far as they are not."""
-        if self.node.objects is not None and run.has_objects and not self.is_left_alone(run):
+        # A part of a run on another node may have others of the same names.
+        is_whole = run.is_listed and not run.found.is_part
+        if self.node.objects is not None and is_whole and not self.is_left_alone(run):
             self.node.objects.add(run.found.key.run_id, run.found.folder)
 
     def is_left_alone(self, run: ShippedRun) -> bool:
