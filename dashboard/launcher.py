@@ -263,7 +263,7 @@ def _add_access_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: LaunchOptions) -> PreparedDashboard:
-    """Return a server that already listens; the settings reach the pages through environment variables.
+    """Return a server that already listens; `settings` are those that pages go by from now on.
 
     Changes the current directory, so that no file lying there is read or imported.
 
@@ -295,7 +295,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
         print(_warning(listener, access), file=sys.stderr)
 
     settings = replace(options.settings, access=_page_access(access))
-    os.environ.update(settings.to_environment())
+    DashboardSettings.in_use = settings
     _leave_current_folder()
     _ensure_home_folder()
     # Imported here: it takes a second, and an invalid option is reported without it.

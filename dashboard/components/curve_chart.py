@@ -85,14 +85,11 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A reference value: a line across the chart, or between two steps."""
+    """A reference value: a line across the chart."""
 
     y: float
     text: str
     tone: Tone = "muted"
-    between: Window | None = None
-    y_end: float | None = None
-    """The value at its end, if it is not horizontal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +99,6 @@ class ChartSpec:
     title: str
     curves: tuple[CurveSpec, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
-    statistic: Statistic = "mean"
-    """What a group shows: mean and standard deviation, median and quartiles, or mean and range."""
     base: str | None = None
     """The label of the group, or the key of the run, that is subtracted from all others."""
     height: int = 260
@@ -140,6 +135,7 @@ class View:
     forecast: bool = False
     window: Window | None = None
     statistic: Statistic = "mean"
+    """What a group shows: mean and standard deviation, median and quartiles, or mean and range."""
 
 
 def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None = None) -> None:
