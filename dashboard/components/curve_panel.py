@@ -263,9 +263,8 @@ def pin_star(page: RunPage, metric: str, pins: Pins) -> tuple[bool, Callable[[],
     is_pinned = metric in pins.pinned
 
     def toggle() -> None:
-        now = pins_of(page.store, page.key)
-        others = [name for name in now.pinned if name != metric]
-        _save(page, others if is_pinned else [*others, metric], only_this_run=now.only_this_run)
+        others = [name for name in pins_of(page.store, page.key).pinned if name != metric]
+        _save(page, others if is_pinned else [*others, metric])
 
     return is_pinned, toggle
 
@@ -281,23 +280,9 @@ def _choose(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
         key=key,
         max_selections=MAX_PINS,
         placeholder="Choose metrics",
-        on_change=lambda: _save(page, st.session_state[key], only_this_run=pins.only_this_run),
+        help="For all runs of the project.",
+        on_change=lambda: _save(page, st.session_state[key]),
     )
-    only = f"_pins_only {page.key}"
-    st.session_state[only] = pins.only_this_run
-    st.toggle(
-        "Only for this run",
-        key=only,
-        help="Otherwise for all runs of the project.",
-        on_change=lambda: _save(page, _kept(page, only), only_this_run=st.session_state[only]),
-    )
-
-
-def _kept(page: RunPage, only: str) -> Sequence[str]:
-    """Return the pins after the switch: a run of its own starts with those of the project, and returns to them."""
-    if st.session_state[only]:
-        return pins_of(page.store, page.key).pinned
-    return page.store.project_settings(page.card.project).pinned_metrics
 
 
 def _hide(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
@@ -317,8 +302,8 @@ def _hide(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
     )
 
 
-def _save(page: RunPage, names: Sequence[str], *, only_this_run: bool) -> None:
-    _try(lambda: save_pinned(page.store, page.key, names, only_this_run=only_this_run))
+def _save(page: RunPage, names: Sequence[str]) -> None:
+    _try(lambda: save_pinned(page.store, page.key, names))
 
 
 def _try(change: Callable[[], None]) -> None:

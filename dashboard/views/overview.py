@@ -125,8 +125,13 @@ def _against(page: RunPage, metric: str, card: Card) -> Card:
     if primary.best_of(page.card) is None:
         return card
     text = against_text(page.card, baseline_of(page.store, page.card.project), primary)
-    said = "the baseline" if text == "baseline" else f"best {text} vs baseline"
-    return replace(card, about=" · ".join(filter(None, (card.about, said)))) if text else card
+    if not text:
+        return card
+    if text == "baseline":
+        return replace(card, about=" · ".join(filter(None, (card.about, "the baseline"))))
+    # A card has no room for the trend as well, which its help has.
+    best = card.about if card.about and card.about.startswith("best ") else "best"
+    return replace(card, about=f"{best} {text} vs baseline", delta=None, tone="muted")
 
 
 def _spark(page: RunPage, metric: str) -> list[float | None]:

@@ -192,7 +192,7 @@ def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu], window: tuple[float, float
         for gpu in gpus
         if gpu.get("util") is not None
     }
-    figure = gpu_heatmap_figure(found, axis="time", window=window, revision=f"{page.key} time")
+    figure = gpu_heatmap_figure(found, window=window, revision=f"{page.key} time")
     if figure is None:
         return
     name = f"chart gpus {page.key}"
