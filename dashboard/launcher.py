@@ -73,11 +73,6 @@ class PreparedDashboard:
     settings: DashboardSettings
     access: Access
 
-    @property
-    def opens_without_token(self) -> bool:
-        """Whether a browser may be opened: a token in the URL would show up in the list of processes."""
-        return not isinstance(self.access, AccessTokens)
-
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> int:
     """Serve the dashboard with the options in `argv` (default: the command line) and return the exit code.
@@ -95,7 +90,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard"
 
     def announce() -> None:
         print(startup_message(prepared, "Press Ctrl-C to stop."), flush=True)
-        if options.open_browser and prepared.opens_without_token:
+        # A token in the URL would show up in the list of processes.
+        if options.open_browser and not isinstance(prepared.access, AccessTokens):
             open_browser(prepared.listener.url)
 
     prepared.server.serve_until_stopped(on_ready=announce)

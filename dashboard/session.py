@@ -39,7 +39,6 @@ _T = TypeVar("_T")
 
 _RUN = "run"
 _RUN_KEPT = "_run"
-_SEARCH = "_search"
 _OF_CURVES: Final = ("from", "to")
 OF_SPANS: Final = ("since", "until")
 """Where the URL has the window of the spans: next to curves of the whole run they show a few steps."""
@@ -196,27 +195,6 @@ def undo_offered() -> Undo | None:
 def forget_undo() -> None:
     """Offer no undo any more."""
     st.session_state.pop(_UNDO, None)
-
-
-def label_problem(run: str) -> str:
-    """Return why the last change of the run's labels was not saved; empty if it was."""
-    return str(st.session_state.get(f"_label_problem {run}", ""))
-
-
-def set_label_problem(run: str, problem: str) -> None:
-    """Store why the last change of the run's labels was not saved."""
-    st.session_state[f"_label_problem {run}"] = problem
-
-
-def keep_search(text: str) -> None:
-    """Store the search, for the next page that lists runs."""
-    st.session_state[_SEARCH] = text
-
-
-def take_search() -> None:
-    """Start with the search of the page before, unless the URL has one; before the widget with the key `q`."""
-    if "q" not in st.session_state and "q" not in st.query_params and st.session_state.get(_SEARCH):
-        st.session_state["q"] = st.session_state[_SEARCH]
 
 
 # ---------------------------------------------------------------- how often

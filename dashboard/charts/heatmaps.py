@@ -14,7 +14,7 @@ from toolkit.telemetry.runs.files.logged_tables import HistogramMap
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import Floats, Series
 
-from .packing import FRAME, Window, x_values
+from .packing import FRAME, x_values
 from .palette import color
 
 SAMPLES: Final = 2000
@@ -28,11 +28,9 @@ _SCREEN: Final = "<f4"
 """A screen resolves no more, and plotly sends an array as its bytes."""
 
 
-def gpu_heatmap_figure(
-    utilization: Mapping[int, Series], *, window: Window | None, revision: str
-) -> go.Figure | None:
-    """Return the heat map of the utilization by GPU over time, a row each; None without a sample in the window."""
-    points = {gpu: _points(series, window) for gpu, series in utilization.items()}
+def gpu_heatmap_figure(utilization: Mapping[int, Series], *, revision: str) -> go.Figure | None:
+    """Return the heat map of the utilization by GPU over time, a row each; None without a sample."""
+    points = {gpu: _points(series) for gpu, series in utilization.items()}
     if not any(len(x) for x, _ in points.values()):
         return None
     first, width, cells = _cells([x for x, _ in points.values()])
@@ -46,8 +44,7 @@ def gpu_heatmap_figure(
     xaxis = {
         **_X_AXIS,
         "type": "date",
-        "uirevision": f"{revision}|{window}",
-        "range": None if window is None else x_values(np.asarray(window)),
+        "uirevision": revision,
     }
     heat = go.Heatmap(
         name="GPU utilization",
@@ -67,14 +64,13 @@ def gpu_heatmap_figure(
     return figure.update_layout(margin_t=26, height=height)
 
 
-def _points(series: Series, window: Window | None) -> tuple[Floats, Floats]:
-    """Return place and percentage of the samples in the window."""
+def _points(series: Series) -> tuple[Floats, Floats]:
+    """Return place and percentage of the samples."""
     if not series.segments:
         return np.empty(0), np.empty(0)
     x = np.concatenate([segment.x for segment in series.segments])
     y = np.concatenate([segment.y for segment in series.segments])
-    low, high = window or (-math.inf, math.inf)
-    counts = np.isfinite(x) & np.isfinite(y) & (x >= low) & (x <= high)
+    counts = np.isfinite(x) & np.isfinite(y)
     return x[counts], np.clip(y[counts], 0.0, 100.0)
 
 

@@ -32,7 +32,7 @@ _STATISTICS: Final = ("mean", "median", "range")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSpec:
-    """One metric of one run and rank; `smooth` if its metric may be, with `raw` the logged curve under it."""
+    """One metric of one run and rank; `smooth` if its metric may be, with the logged curve under it."""
 
     run: str
     metric: str
@@ -44,7 +44,6 @@ class CurveSpec:
     smooth: bool = True
     band: tuple[str, str] | None = None
     """Metrics with the minimum and the maximum of the steps between two records, drawn as an area."""
-    raw: bool = True
     pale: bool = False
     """Whether it is the baseline: it does not decide which part of the x axis is shown."""
     name: str = ""
@@ -74,13 +73,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A shaded range of steps, from top to bottom or between two values."""
+    """A shaded range of steps."""
 
     start: float
     end: float
     tone: Tone = "warning"
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def around(alert: Finding, info: MetricInfo, changes: Sequence[Mark] = ()) -> Ev
     return Evidence(
         window=window,
         marks=(*marks, *changes),
-        bands=(Band(start=start, end=max(end, start), tone=tone), *_noise(alert, start, end)),
+        bands=(Band(start=start, end=max(end, start), tone=tone),),
         levels=tuple(_levels(alert)),
     )
 
@@ -93,12 +93,3 @@ def _levels(alert: Finding) -> list[Level]:
                 word = "first values"
             found.append(Level(y=float(value), text=f"{word} {short_number(value)}", tone="good"))
     return found
-
-
-def _noise(alert: Finding, start: float, end: float) -> list[Band]:
-    level, noise = alert.evidence.get("level"), alert.evidence.get("noise")
-    if alert.kind != "plateau" or not isinstance(level, (int, float)) or not isinstance(noise, (int, float)):
-        return []
-    if not math.isfinite(level) or not math.isfinite(noise):
-        return []
-    return [Band(start=start, end=end, low=level - noise, high=level + noise, tone="good")]

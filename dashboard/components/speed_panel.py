@@ -24,7 +24,6 @@ from toolkit.telemetry.runs.store import RunCard, RunStore
 from .page_states import section
 from .run_table import fact_table
 
-_MAX_RUNS: Final = 30
 _TONES: Final = {
     "slower": ("▲", "orange"),
     "faster": ("✓", "green"),
@@ -37,8 +36,7 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
 
     A job is one session of a run. Jobs with one `perf_tag` are expected to be equally fast and make a group.
     """
-    selected, left_out = _selected_runs(store, keys, cards)
-    jobs = [job for key in selected for job in _jobs(store, key, cards[key].name)]
+    jobs = [job for key in keys for job in _jobs(store, key, cards[key].name)]
     if not jobs:
         return
     section("Speed by perf_tag :gray[a job is one session of a run]")
@@ -48,35 +46,12 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
     fact_table(_rows(groups), "Step time, spread and data wait of each job")
     st.caption(
         "Bar: the median time of a step. The first 5 % of a job (at least 10 records) are left out as warm-up."
-        + (f" {count(left_out)} more runs with these tags are not shown." if left_out else "")
     )
     if not any(group.tagged for group in groups):
         st.caption(
             "These runs have no `perf_tag`, so each run is its own group. Give jobs that should be equally fast the "
             "same perf_tag, and change it with code, settings or machine: `telemetry: {perf_tag: my-change}` in YAML."
         )
-
-
-def _selected_runs(
-    store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]
-) -> tuple[list[str], int]:
-    """Return the chosen runs, plus others with the same tags on request, and how many did not fit."""
-    tags = {job.perf_tag for key in keys for job in store.manifest_sessions(key) if job.perf_tag}
-    others = [
-        key
-        for key in cards
-        if key not in keys and tags and any(job.perf_tag in tags for job in store.manifest_sessions(key))
-    ]
-    if not others or not st.toggle(
-        f"Include {count(len(others))} more {'run' if len(others) == 1 else 'runs'} with the same perf_tags",
-        key="tagged",
-        bind="query-params",
-    ):
-        return list(keys), 0
-    added = others[: max(0, _MAX_RUNS - len(keys))]
-    for key in added:
-        store.refresh(key, wait_s=0.5)
-    return [*keys, *added], len(others) - len(added)
 
 
 def _jobs(store: RunStore, key: str, name: str) -> list[JobSpeed]:

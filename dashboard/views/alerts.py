@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -24,7 +23,7 @@ from toolkit.telemetry.runs.store import Health
 from .. import session
 from ..charts.incidents import incidents_figure
 from ..components import page_states
-from ..components.alert_card import SEVERITIES, alert_card, choice_key, save_labels
+from ..components.alert_card import alert_card, choice_key, save_labels
 from ..components.chart import draw_chart, picked_of
 from ..components.frame import RunPage, live, notification_choice, open_run, read
 from ..components.own_rules import own_rules
@@ -62,7 +61,6 @@ def _alerts(page: RunPage) -> None:
         st.info("All alerts have been seen or muted.")
     groups = grouped(visible)
     still, over = [group for group in groups if group.is_open], [g for g in groups if not g.is_open]
-    _counts(still)
     _incidents(page, groups)
     if over and not still:
         so_far = " in what has been examined" if session.is_partly("examined", page.key) else ""
@@ -100,16 +98,6 @@ def _incidents(page: RunPage, groups: Sequence[AlertGroup]) -> None:
         name=f"{page.card.name} alerts",
         on_pick=choose,
     )
-
-
-def _counts(groups: Sequence[AlertGroup]) -> None:
-    """Show how many alerts are open."""
-    counts = Counter(alert.severity for group in groups for alert in group.alerts if alert.is_open)
-    with st.container(horizontal=True):
-        for name, (word, sign, tone) in SEVERITIES.items():
-            if counts[name]:
-                plural = "s" if name == "warning" and counts[name] > 1 else ""
-                st.badge(f"{sign} {counts[name]} {word.lower()}{plural}", color=tone)
 
 
 def _cards(page: RunPage, groups: Sequence[AlertGroup], labels: Labels, *, expand: bool = True) -> None:

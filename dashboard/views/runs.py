@@ -801,9 +801,6 @@ def _undo_bar(store: RunStore) -> None:
             session.forget_undo()
             if page_states.is_done(lambda: _undo(store, last)):
                 st.rerun()
-        if st.button("Dismiss", type="tertiary", key="_dismiss"):
-            session.forget_undo()
-            st.rerun(scope="fragment")
 
 
 def _undo(store: RunStore, last: session.Undo) -> None:

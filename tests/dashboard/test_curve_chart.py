@@ -65,7 +65,7 @@ def test_everything_that_differs_from_its_default_is_sent():
         curves=(one_curve(colour="#ff8000", dash="dot", rank=2, band=("loss_min", "loss_max")),),
         groups=(GroupSpec(label="lr 1e-4", colour="run-3", curves=(one_curve(),)),),
         marks=(Mark(text="session 2", step=10, time=1e9),),
-        bands=(Band(start=1, end=2, low=0.0, high=1.0),),
+        bands=(Band(start=1, end=2, tone="good"),),
         levels=(Level(y=math.nan, text="goal", tone="good"),),
         limits=((80.0, "80 GB"),),
         window=(0.0, 5.0),

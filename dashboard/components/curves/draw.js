@@ -113,7 +113,7 @@ function drawCurve(g, curve, frame) {
   const smoothed = frame.isSmooth(curve) ? curve.smoothed : null;
   const dash = dashOf(curve.dash);
   const isLit = chart.lit === curve.run && chart.curves.some((one) => one.run !== curve.run);
-  if (curve.spec.raw !== false || !smoothed) {
+  if (!curve.spec.pale || !smoothed) {
     g.setLineDash(smoothed ? [] : dash);
     // Until its smoothed line has been computed it is half pale, so that it does not flash.
     g.strokeStyle = shade(smoothed ? RAW_ALPHA : chart.isSmooth(curve) ? 2 * RAW_ALPHA : 1);
@@ -343,10 +343,8 @@ function drawBands(g, frame) {
   const { plot } = frame;
   for (const band of frame.spec.bands || []) {
     const left = Math.max(plot.left, frame.x.toPx(band.start)), right = Math.min(plot.left + plot.width, frame.x.toPx(band.end));
-    const isInside = typeof band.low === "number" && typeof band.high === "number";
-    const top = isInside ? frame.y.toPx(band.high) : plot.top, bottom = isInside ? frame.y.toPx(band.low) : plot.top + plot.height;
     g.fillStyle = withAlpha(toneColour(band.tone || "warning", frame.theme.isDark), 0.12);
-    if (right >= left) g.fillRect(left, top, Math.max(1, right - left), bottom - top);
+    if (right >= left) g.fillRect(left, plot.top, Math.max(1, right - left), plot.height);
   }
 }
 

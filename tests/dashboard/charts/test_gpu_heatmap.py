@@ -13,8 +13,8 @@ def series_of(x, y):
     return Series(metric="m", axis="time", segments=(segment,), total=len(x))
 
 
-def figure_of(utilization, *, window=None):
-    return gpu_heatmap_figure(utilization, window=window, revision="r")
+def figure_of(utilization):
+    return gpu_heatmap_figure(utilization, revision="r")
 
 
 def on_the_clock(*times):
@@ -45,12 +45,5 @@ def test_regular_samples_leave_no_gap_however_many_there_are(samples):
         assert set(rows[0].tolist()) == {80.0}
 
 
-def test_only_the_window_counts():
-    utilization = {0: series_of(range(100), [10.0] * 50 + [90.0] * 50)}
-    figure = figure_of(utilization, window=(60.0, 80.0))
-    x, rows = rows_of(figure)
-
-    assert list(figure.layout.xaxis.range) == on_the_clock(60.0, 80.0)
-    assert [min(x)] >= on_the_clock(60.0)
-    assert set(rows[0].tolist()) == {90.0}
-    assert figure_of(utilization, window=(200.0, 300.0)) is None
+def test_without_a_sample_there_is_no_chart():
+    assert figure_of({0: series_of([], []), 1: series_of([1, 2], [np.nan, np.inf])}) is None

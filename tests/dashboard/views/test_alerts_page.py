@@ -104,7 +104,7 @@ def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(
     tab = open_page("alerts", "r")
     words = tab.said()
 
-    assert {"1 critical", "Critical"} <= set(tab.badges())
+    assert "Critical" in tab.badges()
     assert "Divergence" in tab.headings()
     assert "since step 200, detected at 20" in words
     share, right, of, _ = STRENGTHS[CLEAR]
@@ -131,7 +131,6 @@ def test_one_that_is_over_is_one_card_with_its_steps_and_without_a_button(live):
 
     assert tab.headings().count("Loss spike") == 1, "however many records report it"
     assert "resolved" in tab.badges()
-    assert "1 warning" not in tab.badges(), "only open ones are counted"
     for part in ("No alert is open.", "Resolved: Loss spike", "came back 2 times"):
         assert part in words
     for part in ("steps 200 to 202", ", resolved at 2", "3 records"):
@@ -213,7 +212,6 @@ def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
 
     assert "Resolved:" not in tab.said()
     assert "3 times, 1 open" in tab.badges()
-    assert "1 warning" in tab.badges()
     assert "Slower since step 200." in tab.said(), "the open one is shown first"
 
 
@@ -266,7 +264,7 @@ def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed)
     tab = open_page("alerts", "r")
     words = tab.said()
 
-    assert {"2 critical", "1 warning", "1 info"} <= set(tab.badges())
+    assert {"Critical", "Warning", "Info"} <= set(tab.badges())
     for part in (
         "The loss jumped from 1 to 9.",
         "a bad batch",

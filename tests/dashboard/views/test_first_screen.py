@@ -85,7 +85,6 @@ def test_with_a_token_a_first_screen_is_drawn_without_a_word_in_the_terminal(one
     assert caplog.messages == []
 
 
-
 @pytest.mark.usefixtures("one")
 def test_it_says_what_the_page_will_say_and_draws_the_curve():
     status, headers, body = get(RUN, accept_encoding="gzip", if_none_match="1")

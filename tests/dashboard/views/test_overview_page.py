@@ -34,7 +34,7 @@ def test_pinned_metrics_follow_the_loss_in_their_order_and_stay(logs):
     tab = open_page("overview", "r")
     assert list(drawn(tab)) == ["Loss", "a", "b", "c"]
 
-    tab.multiselect(key="_pins r").set_value(["c", "a"]).run()
+    tab.multiselect(key="_Pinned metrics r").set_value(["c", "a"]).run()
 
     assert list(drawn(tab)) == ["Loss", "c", "a", "b"]
     assert read_project(logs, None).pinned_metrics == ("c", "a")
@@ -42,7 +42,7 @@ def test_pinned_metrics_follow_the_loss_in_their_order_and_stay(logs):
 
     # For every run of the project.
     write_run(logs, "s", curves=dict.fromkeys(("train_loss", "a", "b", "c"), float))
-    open_page("overview", "s").multiselect(key="_pins s").set_value(["a", "c"]).run()
+    open_page("overview", "s").multiselect(key="_Pinned metrics s").set_value(["a", "c"]).run()
 
     assert list(drawn(open_page("overview", "r"))) == ["Loss", "a", "c", "b"]
     assert read_labels(logs / "s").other == {}
@@ -51,7 +51,7 @@ def test_pinned_metrics_follow_the_loss_in_their_order_and_stay(logs):
 def test_hidden_metrics_are_left_out_until_they_are_searched_for(logs):
     write_run(logs, "r", curves=dict.fromkeys(("train_loss", "a", "b"), float))
     tab = open_page("overview", "r")
-    tab.multiselect(key="_hidden r").set_value(["a"]).run()
+    tab.multiselect(key="_Hidden metrics r").set_value(["a"]).run()
 
     assert list(drawn(tab)) == ["Loss", "b"]
     assert list(drawn(open_page("metrics", "r"))) == ["train_loss", "b"]

@@ -114,23 +114,6 @@ def test_the_baseline_can_be_chosen(logs):
     assert "tag-2 is" in tab.said()
 
 
-def test_more_runs_of_the_same_tags_are_added_when_asked(logs):
-    write_jobs(logs, "a1", [0.5], perf_tags=["a"])
-    write_jobs(logs, "a2", [0.505], perf_tags=["a"], began=1.71e9)
-    write_jobs(logs, "b1", [0.7], perf_tags=["b"], began=1.8e9)
-    write_jobs(logs, "c1", [0.7], perf_tags=["c"], began=1.9e9)
-    tab = open_page("compare", speed="true", runs="a1,b1")
-
-    assert len(table(tab)) == 2
-
-    tab.toggle(key="tagged").set_value(True).run()
-
-    assert "Include 1 more run with the same perf_tags" in tab.said()
-    assert sorted(table(tab)["job"]) == ["a1 · session 1", "a2 · session 1", "b1 · session 1"]
-    assert "1 job vs 2" in tab.said()
-    assert "one more job would help a lot" in tab.said()
-
-
 def test_runs_without_a_tag_are_groups_of_their_own_and_the_page_says_how_to_set_one(logs):
     write_jobs(logs, "first", [0.5, 0.5])
     write_jobs(logs, "second", [0.5], began=1.8e9)
