@@ -14,7 +14,7 @@ from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.hung_ranks import HungRanks
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
+from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, OPPONENT, REWARD, Row
 from toolkit.telemetry.diagnostics.plugins import make_plugins
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.diagnostics.thresholds import CONFIDENCE_TO_WARN
@@ -126,6 +126,8 @@ class Examiner:
         plan = self._plans.get(key)
         if plan is None:
             reads = {"*", *signals}
+            if is_rank_0 and not reads.isdisjoint((REWARD, OPPONENT)):
+                self._incidents.loss_may_rise = True
             self._make_detectors(reads)
             if not self._has_plugins:
                 # Not before the first record: a live run has come to its background thread then.

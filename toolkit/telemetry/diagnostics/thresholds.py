@@ -87,7 +87,9 @@ START_SIGMAS: Final = 6.0
 LR_RAISED: Final = 3.0
 LR_RAISED_OVER: Final = 10
 LR_RAISED_WITHIN: Final = 50
-"""A rise soon after the learning rate was tripled, within so many losses, belongs to a schedule that starts again."""
+LR_BACK: Final = 1.5
+"""A rise soon after the learning rate was tripled, within so many losses, belongs to a schedule that starts again; it
+should be over when the rate is down to half as much again as before."""
 
 # ---------------------------------------------------------------- plateau
 
