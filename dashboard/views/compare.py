@@ -104,9 +104,7 @@ def main() -> None:
     with of_report:
         report_button("compare", lambda: _report(shown))
     _part("The table", lambda: _table(shown), seconds)
-    page_states.guarded(
-        "The verdict", lambda: verdict_of_chosen(store, keys, cards, shown.base_run, shown.metric)
-    )
+    page_states.guarded("The verdict", lambda: verdict_of_chosen(keys, cards, shown.base_run, shown.metric))
     _part("Why they differ", lambda: ask_why(shown.base_run, keys, cards))
     _part("The samples", lambda: sample_grid(store, {key: cards[key].name for key in keys}))
     _part("The differences", lambda: _difference(shown))

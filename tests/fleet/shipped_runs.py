@@ -153,8 +153,7 @@ def ship(engine: Any, *places: Path, **how: Any) -> Shipper:
 def make_due(*shippers: Shipper) -> None:
     """Have these shippers look at every run in their next round, although they looked just now."""
     for shipper in shippers:
-        for run in shipper.runs.values():
-            run.next_look = 0.0
+        shipper.watch._last_look = -1e9
         shipper.sender._next_recheck = 0.0
 
 

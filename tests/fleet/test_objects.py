@@ -76,7 +76,6 @@ def test_a_page_and_pull_get_the_files_of_a_run(engine, logs, shared, tmp_path):
     assert store.read_file(key, "samples/one/ä b.txt", max_bytes=1000) == b"one"
     assert stored(shared, first) == {"samples/same.png": PNG, "samples/one/ä b.txt": b"one"}
     assert shipped.objects.totals.stored == 4
-    assert shipped.objects.totals.bytes == 2 * len(PNG) + 6
     with pytest.raises(Refused, match="larger than 10 bytes"):
         store.read_file(key, "samples/same.png", max_bytes=10)
     with pytest.raises(Refused, match="was not shipped; it is on"):
@@ -93,7 +92,7 @@ def test_a_page_and_pull_get_the_files_of_a_run(engine, logs, shared, tmp_path):
     assert EngineRuns(Engine(engine.address()), [key]).left_out == 2
 
     again = ship_with(engine, shared, logs)
-    assert (again.objects.totals.stored, again.objects.totals.bytes) == (0, 0)
+    assert again.objects.totals.stored == 0
 
 
 def test_a_changed_file_replaces_the_one_before_and_a_lost_one_is_stored_again(engine, logs, shared):
@@ -260,7 +259,7 @@ def test_a_folder_that_is_not_mounted_is_waited_for(engine, logs, shared, monkey
 
     assert shipped.objects.totals.waiting == 1
     assert shipped.objects.is_behind
-    assert shipped.behind == 0
+    assert shipped.sender.behind == 0
     assert shipped.objects.totals.last_error == said[-1]
     assert said[-1] == f"the folder {shared.folder} is missing; make or mount it"
     assert said[-1] in shipped.sender.last_error

@@ -263,6 +263,13 @@ def test_the_json_of_the_documents_is_strict(document):
             json.loads(text, parse_constant=pytest.fail)
 
 
+def test_the_options_of_completions_that_are_shown_are_those_without_a_block():
+    [block] = blocks(ROOT / "docs" / "completions.md", "yaml")
+    shown = options_from_config(yaml.safe_load(block.text)).completion_options
+
+    assert shown == options_from_config({"telemetry": {"enabled": True}}).completion_options
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A folder like a fresh clone whose set-up is done; what is made in it stays out of the real one."""

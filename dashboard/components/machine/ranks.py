@@ -11,6 +11,7 @@ import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_HUNG, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import ranks_in
+from toolkit.telemetry.diagnostics.history import NO_PASSES
 from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.formatting import clock, count, md
 from toolkit.telemetry.runs.rank_grid import RankGrid
@@ -65,7 +66,7 @@ def draw_ranks(page: RunPage) -> None:
         return
     part = _pick_part(there, grids)
     grid = grids[part]
-    _name_slowest(grid)
+    _name_slowest(grid, has_parts=there != [_STEP_TIME])
     draw_chart(
         rank_heatmap_figure(grid, marks),
         key=f"chart ranks {page.key}",
@@ -105,7 +106,7 @@ def _pick_part(there: Sequence[str], grids: Mapping[str, RankGrid]) -> str:
     return chosen or part
 
 
-def _name_slowest(grid: RankGrid) -> None:
+def _name_slowest(grid: RankGrid, *, has_parts: bool) -> None:
     slowest = grid.slowest()
     worst = slowest[0]
     if worst.ratio is not None and worst.ratio >= _CLEARLY_SLOWER:
@@ -115,6 +116,8 @@ def _name_slowest(grid: RankGrid) -> None:
         )
     else:
         st.markdown(f"No rank is clearly slower than the others; rank {worst.rank} takes longest.")
+        if not has_parts:
+            st.caption(f"{NO_PASSES[0].upper()}{NO_PASSES[1:]}.")
     st.caption("Slowest: " + ", ".join(f"rank {one.rank} ({one.typical:.3g} s)" for one in slowest))
 
 

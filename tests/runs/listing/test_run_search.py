@@ -214,13 +214,11 @@ RUNS = [
     [
         (RunQuery(), "dabc"),
         (RunQuery(project="Faces"), "db"),
-        (RunQuery(days=1), "da"),
-        (RunQuery(days=3), "dab"),
         (RunQuery(text="project:faces loss<0.25"), "da"),
         (RunQuery(statuses=("finished", "lost")), "dbc"),
         (RunQuery(archived=False), "abc"),
         (RunQuery(sort="loss"), "dabc"),
-        (RunQuery(sort="name", project="Faces", archived=False, days=30, statuses=("finished",)), "b"),
+        (RunQuery(sort="name", project="Faces", archived=False, statuses=("finished",)), "b"),
     ],
 )
 def test_a_query_finds_the_runs_for_which_all_of_it_holds(query, found):

@@ -103,18 +103,6 @@ def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
     return rows[0] if rows else (0, 0.0)
 
 
-def metrics_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, list[str]]:
-    """Return the metrics of each file before its commit's end."""
-    found: dict[FileKey, list[str]] = {}
-    for some in chunks(commits):
-        for run_id, rank, names in engine.rows(
-            "SELECT run_id, rank, groupUniqArray(toString(metric)) FROM points "
-            f"WHERE {' OR '.join(f'({one.where} AND at < {one.end})' for one in some)} GROUP BY run_id, rank"
-        ):
-            found[run_id, rank] = names
-    return found
-
-
 def strays_after(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, tuple[int, int]]:
     """Return the newest generation with lines after the commit of a file, and where the last of them ends.
 

@@ -243,7 +243,8 @@ def _run_row(
     step = number_in(fields.get("step"))
     searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
     return (
-        *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
+        *(run.key.project, run.key.run_id, version),
+        *(run.manifest.name.encode("utf-8", "surrogateescape"), node),
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
         *(beat.time if beat is not None else math.nan, math.nan if step is None else step),

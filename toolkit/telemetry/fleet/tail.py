@@ -7,12 +7,13 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.telemetry.fleet.commits import Commit
 from toolkit.telemetry.fleet.native_form import block_of_rows, types_of
-from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
+from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, metrics_of, position_of
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, parse_line, read_block
 from toolkit.telemetry.runfolder.records import SAMPLE, TABLE, Record
@@ -47,18 +48,6 @@ class RunKey:
     def is_older_than(self, keep_days: int) -> bool:
         """Return whether an engine that keeps runs for so many days would remove its lines; 0 keeps all."""
         return 0 < keep_days <= time.time() // _DAY_S - self.day
-
-
-@dataclass(slots=True, kw_only=True)
-class Position:
-    """How far a file is shipped, and what its bytes up to there add up to."""
-
-    end: int = 0
-    crc: int = 0
-    lines: int = 0
-    bad_lines: int = 0
-    metrics: dict[str, bytes] = field(default_factory=dict)
-    """The metrics so far, and their names encoded: a file has only so many."""
 
 
 Block = tuple[str, tuple[str, ...], bytes]
@@ -99,22 +88,20 @@ class Rows:
 
 
 class RecordTail:
-    """Reads one record file from a position on."""
+    """Reads one record file from a commit on."""
 
-    def __init__(self, path: Path, run: RunKey, rank: int, gen: int, position: Position) -> None:
+    def __init__(self, path: Path, run: RunKey, commit: Commit) -> None:
         self.path = path
-        self.run = run
-        self.rank = rank
-        self.gen = gen
-        self.position = position
+        self.commit = commit
+        """How far it was read, and what its bytes up to there add up to."""
         self.has_files = False
         """Whether records pointed to files, until someone asks."""
-        self._cursor = Cursor(offset=position.end)
-        self._file = (run.run_id.encode(), rank, gen, run.day)
+        self._cursor = Cursor(offset=commit.end)
+        self._file = (run.run_id.encode(), commit.rank, commit.gen, run.day)
 
     @property
     def offset(self) -> int:
-        """How far the file was read: beyond the position while a very long line is passed over."""
+        """How far the file was read: beyond the commit while a very long line is passed over."""
         return self._cursor.offset
 
     def read(self, rows: Rows, until: int = sys.maxsize) -> bool:
@@ -146,17 +133,15 @@ class RecordTail:
 
     def _take_lines(self, rows: Rows, data: bytes, start: int) -> int:
         """Append the lines of `data`, as many as fit; return where the first one begins that was not taken."""
-        at = start
+        at, bad_lines, before = start, 0, len(rows)
         for line in data[:-1].split(b"\n"):
             after = at + len(line) + 1
-            self._add_line(rows, at, after, line)
+            bad_lines += self._add_line(rows, at, after, line)
             at = after
             if len(rows) >= BATCH_ROWS:
                 data = data[: at - start]
                 break
-        self.position.crc = zlib.crc32(data, self.position.crc)
-        self.position.end = at
-        rows.bytes += len(data)
+        self._took(rows, data, at, len(rows) - before, bad_lines)
         return at
 
     def _take_long_line(self, rows: Rows, line: BadLine) -> None:
@@ -164,41 +149,42 @@ class RecordTail:
         if line.length > LONGEST_LINE:
             raise LineTooLong(f"{self.path.name} has a line of {line.length} bytes at byte {line.offset}")
         data = bytes_of(self.path, line.offset, line.offset + line.length + 1)
-        self._add(rows, line.offset, line.offset + len(data), data[:-1], "", {})
-        self.position.crc = zlib.crc32(data, self.position.crc)
-        self.position.end = line.offset + len(data)
-        self.position.bad_lines += 1
-        rows.bytes += len(data)
+        end = line.offset + len(data)
+        self._add(rows, line.offset, end, data[:-1], "", {})
+        self._took(rows, data, end, 1, 1)
 
-    def _add_line(self, rows: Rows, at: int, after: int, line: bytes) -> None:
+    def _took(self, rows: Rows, data: bytes, end: int, lines: int, bad_lines: int) -> None:
+        rows.bytes += len(data)
+        self.commit = replace(
+            self.commit,
+            end=end,
+            crc=zlib.crc32(data, self.commit.crc),
+            lines=self.commit.lines + lines,
+            bad_lines=self.commit.bad_lines + bad_lines,
+        )
+
+    def _add_line(self, rows: Rows, at: int, after: int, line: bytes) -> bool:
+        """Append a line; return whether it is no record."""
         record = parse_line(at, line) if line else _NOT_A_RECORD
         event = record.get("event") if type(record) is dict else None
         if type(record) is not dict or not isinstance(event, str):
-            # An empty line ends one that a killed writer left unfinished, and is not a fault.
-            self.position.bad_lines += bool(line)
             self._add(rows, at, after, line, "", {})
-            return
+            # An empty line ends one that a killed writer left unfinished, and is not a fault.
+            return bool(line)
         self.has_files |= event in FILE_EVENTS
         self._add(rows, at, after, line, event, record)
+        return False
 
     def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
         seq = record.get("seq")
         time, elapsed, step, epoch, session = position_of(record)
         number = seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1
         rows.lines.append((*self._file, at, after, number, session, event, time, elapsed, step, epoch, line))
-        self.position.lines += 1
         if event in CARRIES_METRICS:
-            self._take_values(rows, at, step, record)
-
-    def _take_values(self, rows: Rows, at: int, step: float, record: Record) -> None:
-        metrics, file = self.position.metrics, self._file
-        for name, value in metrics_of(record):
-            encoded = metrics.get(name)
-            if encoded is None:
-                if len(metrics) >= MAX_METRICS:
-                    continue
-                encoded = metrics[name] = name.encode()
-            rows.values.append((*file, encoded, at, step, value))
+            run_id, rank, gen, day = self._file
+            rows.values += [
+                (run_id, rank, gen, day, name, at, step, value) for name, value in metrics_of(record)
+            ]
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

@@ -16,7 +16,6 @@ from toolkit.telemetry.runfolder.reader import (
     Cursor,
     lines_of,
     parse_line,
-    parse_together,
     read_block,
 )
 from toolkit.telemetry.runfolder.records import Record
@@ -70,10 +69,8 @@ def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
     """Yield the records in the lines of a block, a few at a time."""
     all_lines = lines_of(block)
     while lines := list(islice(all_lines, LONGEST)):
-        records = parse_together([line for _, line in lines])
-        if records is None:
-            found = [parse_line(position, line) for position, line in lines]
-            records = [record for record in found if not isinstance(record, BadLine)]
+        found = [parse_line(position, line) for position, line in lines]
+        records = [record for record in found if not isinstance(record, BadLine)]
         yield records, lines[-1][0] + len(lines[-1][1]) + 1
 
 

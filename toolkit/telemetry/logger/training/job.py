@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
@@ -21,7 +20,7 @@ from toolkit.telemetry.logger.errors.failure import describe_failure
 from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.logger.training.sums import (
-    UNKNOWN,
+    UNKNOWN_SIZES,
     Attributes,
     PartSeconds,
     Sizes,
@@ -36,8 +35,6 @@ from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATI
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """The distribution whose version the events carry."""
 _RECORDED: Final = "_telemetry_has_recorded"
-_MOST_WAITING: Final = 256
-"""Iterations that are counted, and not added up yet."""
 _MAX_OF_A_TYPE: Final = 200
 """Exceptions of one type that are recorded with their traceback: a loop may catch one in every step."""
 _OF_THE_JOB: Final = {
@@ -98,13 +95,10 @@ class Job:
         self.completed = 0
         """Completed training iterations, including those before this job."""
         self._source = ConfigSource(log.guard)
-        self._sizes: Sizes = (UNKNOWN, UNKNOWN, UNKNOWN)
+        self._sizes: Sizes = UNKNOWN_SIZES
         """Of an iteration by the configuration."""
-        self._counted = Sums()
-        self._durations: deque[float] = deque()
-        """Of the iterations with the usual sizes that were not added to the sums yet."""
-        # A signal handler may save a checkpoint in the middle of it.
-        self._adding = threading.RLock()
+        self._sums = Sums()
+        """Of all iterations so far."""
         self._before_loop = Sums()
         """The sums as the current loop began."""
         self._interval = 0
@@ -137,7 +131,6 @@ class Job:
 
     def refresh_config(self) -> TrainingConfig:
         """Call the configuration's functions again and return the result."""
-        self._add_up()
         self.config = self._source.now()
         self._sizes = _sizes_by(self.config, None, None)
         return self.config
@@ -180,7 +173,7 @@ class Job:
         config, planned = self.refresh_config(), self._source.of(targets)
         with self.guard.catch("beginning the training loop"):
             start = self.whole_or_none("train_iterations_start", iterations_start) or 0
-            self._before_loop = copy(self._add_up())
+            self._before_loop = copy(self._sums)
             self._evaluated_at = {}
             self.completed = self._iterations_start = start
             self._samples_start = self.whole_or_none("train_samples_start", samples_start)
@@ -203,21 +196,15 @@ class Job:
         self.count_iteration(span, attributes)
 
     def count_iteration(self, span: AnySpan, attributes: Attributes, stop_time: float | None = None) -> None:
-        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch.
-
-        The usual ones are added up together, so that a step has little to do.
-        """
-        seconds = span.duration
+        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch."""
+        seconds, sizes = span.duration, self._sizes
         if seconds is None:
             return
         if attributes or self._source.sizes_change:
             config = self._source.sizes_now() if self._source.sizes_change else self.config
             given = [self.whole_or_none(name, attributes.get(name)) for name in ("batch_size", "tokens")]
-            self._add_up().add(seconds, sizes=_sizes_by(config, *given))
-        else:
-            self._durations.append(seconds)
-            if len(self._durations) >= _MOST_WAITING:
-                self._add_up()
+            sizes = _sizes_by(config, *given)
+        self._sums.add(seconds, sizes)
         self.completed += 1
         self._interval += 1
         self._latest = span
@@ -228,18 +215,6 @@ class Job:
             self.write_remaining(stop_time)
         if self.loop is None:
             self.guard.report_misuse("a training iteration is outside of a training loop")
-
-    def _add_up(self) -> Sums:
-        """Return the sums of all iterations so far."""
-        durations: list[float] = []
-        # A checkpoint may succeed on another thread.
-        with self._adding:
-            with suppress(IndexError):
-                while True:
-                    durations.append(self._durations.popleft())
-            if durations:
-                self._counted.add(*durations, sizes=self._sizes)
-        return self._counted
 
     def iterations_since_last(self, evaluation: str) -> int:
         """Return how many iterations were completed since the last evaluation of that kind, or since the loop began."""
@@ -261,7 +236,7 @@ class Job:
         if not interval or not self.config.is_train_iterations_enabled:
             return
         with self.guard.catch("summing up training iterations"):
-            sums = self._add_up()
+            sums = self._sums
             attributes = known(
                 train_iterations_start=self._iterations_start,
                 current_iteration=self.completed - 1,
@@ -283,7 +258,7 @@ class Job:
 
     def work_done(self) -> Attributes:
         """Return the work done so far, as a checkpoint has it."""
-        sums = self._add_up()
+        sums = self._sums
         return known(
             productive_train_iterations=self.completed,
             productive_train_samples=self._samples_before() + sums.samples - self._before_loop.samples,
@@ -303,7 +278,7 @@ class Job:
 
     def _flops_overall(self) -> float:
         """Return the operations of the current loop and of all before it."""
-        return self._flops_before() + self._add_up().flops - self._before_loop.flops
+        return self._flops_before() + self._sums.flops - self._before_loop.flops
 
     def _world_size(self) -> int:
         return self.config.world_size or find_rank().world_size

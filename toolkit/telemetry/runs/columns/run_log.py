@@ -18,7 +18,8 @@ from toolkit.telemetry.runs.record_source import FileSource, GrowingSource, Plac
 from toolkit.telemetry.runs.store import Health
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
-MIN_CACHED_BYTES: Final = 8 * 1024 * 1024
+MIN_CACHED_BYTES: Final = 256 * 1024
+"""What is shorter is read as fast from the log itself."""
 _LONG_S: Final = 60.0
 
 
@@ -155,18 +156,6 @@ class RunLog(ColumnQueries):
             self._saved_offset = self._cursor.offset
             self._saver = threading.Thread(target=save, name=f"saving {self.path.name}", daemon=True)
             self._saver.start()
-
-    def state(self) -> tuple[RunColumns, Cursor, int]:
-        """Return the columns, how far the file was read, and how many bytes of that are not in the cache.
-
-        The columns may grow meanwhile, and are then not those of the cursor.
-        """
-        with self._lock:
-            return self._columns, self._cursor, self._cursor.offset - self._saved_offset
-
-    def note_saved(self, cursor: Cursor) -> None:
-        """Remember that everything up to `cursor` is in the cache."""
-        self._saved_offset = cursor.offset
 
     @staticmethod
     def _is_busy(thread: threading.Thread | None) -> bool:

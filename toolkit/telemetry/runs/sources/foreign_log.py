@@ -39,7 +39,6 @@ _EVENTS: Final = {
     "image": SAMPLE,
     "histogram": "histogram",
     "table": "table",
-    "alert": "alert",
     "completion": COMPLETION,
 }
 _SIZED: Final = frozenset({"image", "table"})
@@ -62,7 +61,7 @@ class ForeignLog(ColumnQueries):
         self._clear()
 
     def _clear(self) -> None:
-        self._cursor: bytes | None = None
+        self._cursor: Any = None
         self._bytes_read = 0
         self._first_time = np.nan
         self._has_steps = False
@@ -282,9 +281,9 @@ class ForeignLog(ColumnQueries):
     # ------------------------------------------------------------ answers
 
     @property
-    def position(self) -> tuple[bytes | None, int]:
-        """The cursor, and how many bytes were read."""
-        return self._cursor, self._bytes_read
+    def bytes_read(self) -> int:
+        """How many bytes were read."""
+        return self._bytes_read
 
     def config(self) -> dict[str, Any]:
         """Return the configuration, as far as it was read."""

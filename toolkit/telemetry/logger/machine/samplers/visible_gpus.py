@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _MOST_GPUS: Final = 256
 _MOST_SLICES: Final = 64
 """Of one machine, and of one GPU. A driver that says four billion does not know, and would be asked for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleGpu:
+class VisibleGpu(NamedTuple):
     """A device as the training script counts it, with NVML's handles for it."""
 
     index: int
