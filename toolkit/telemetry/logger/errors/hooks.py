@@ -6,21 +6,19 @@ import builtins
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final
 
 
-class Hook:
-    """One of the interpreter's functions, wrapped for all loggers of the process until the last of them leaves.
+class ExitHook:
+    """One of these functions, wrapped for all loggers of the process until the last of them leaves.
 
-    `read` makes of a call what the callbacks get; None where they are not called. Something else may replace the
-    function and call this one: then it stays, and only calls the previous one.
+    Callbacks get the status and the frame that called. Something else may replace the function and call this one: then
+    it stays, and only calls the previous one.
     """
 
-    def __init__(self, place: Any, name: str, read: Callable[..., tuple[Any, ...] | None]) -> None:
+    def __init__(self, place: Any, name: str) -> None:
         self._place = place
         self._name = name
-        self._read = read
         self._callbacks: dict[int, Callable[..., object]] = {}
         self._own: Callable[..., Any] | None = None
         self._before: Callable[..., Any] | None = None
@@ -43,31 +41,20 @@ class Hook:
 
     def _wrap(self, before: Callable[..., Any]) -> Callable[..., Any]:
         def hook(*given: Any, **named: Any) -> Any:
-            found = self._read(*given, **named)
-            if found is not None:
+            # In a thread it ends only that thread.
+            if threading.get_ident() == threading.main_thread().ident:
+                arguments = given[isinstance(self._place, type) :]
+                status = arguments[0] if arguments else named.get("code")
                 for callback in list(self._callbacks.values()):
-                    callback(*found)
+                    callback(status, sys._getframe(1))  # noqa: SLF001 - a frame has no other way to its caller
             return before(*given, **named)
 
         hook.__doc__ = before.__doc__
         return hook
 
 
-def _of_exit(*given: Any, **named: Any) -> tuple[Any, FrameType] | None:
-    # In a thread it ends only that thread.
-    if threading.get_ident() != threading.main_thread().ident:
-        return None
-    status = given[0] if given else named.get("code")
-    return status, sys._getframe(2)  # noqa: SLF001 - a frame has no other way to its caller
-
-
-def _of_quitter(_: object, *given: Any, **named: Any) -> tuple[Any, FrameType | None] | None:
-    found = _of_exit(*given, **named)
-    return None if found is None else (found[0], found[1].f_back)
-
-
-EXITS: Final = [Hook(sys, "exit", _of_exit)]
-"""When exit handlers run, the `SystemExit` is gone: their callbacks get the status, and the frame that called it."""
+EXITS: Final = [ExitHook(sys, "exit")]
+"""When exit handlers run, the `SystemExit` is gone."""
 if type(getattr(builtins, "exit", None)).__module__ == "_sitebuiltins":
     # Called by `exit(3)` and `quit(3)`, which raise by themselves.
-    EXITS.append(Hook(type(builtins.exit), "__call__", _of_quitter))
+    EXITS.append(ExitHook(type(builtins.exit), "__call__"))
