@@ -202,7 +202,6 @@ def test_a_dashboard_that_cannot_use_the_place_says_why(capsys):
         with pytest.raises(launcher.LaunchError, match=f"--objects: .*{reason}"):
             launcher.prepare(launcher.parse_options([*store, "--objects", place]))
     chosen = launcher.parse_options([*store, "--objects", "s3://b-1/x"]).settings
-    assert DashboardSettings.from_environment(chosen.to_environment()).engines == chosen.engines
     assert [engine.objects for engine in chosen.engines] == ["s3://b-1/x"]
     assert launcher.parse_options([*store, "--objects", "none"]).settings.engines[0].objects is None
 
@@ -214,7 +213,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
 
     from dashboard import session
     from tests.dashboard.views.pages import open_page
-    from tests.dashboard.views.test_samples_page import get, samples_of
+    from tests.dashboard.views.test_samples_page import get
 
     image = io.BytesIO()
     Image.new("RGB", (300, 300), (200, 30, 30)).save(image, "PNG")
@@ -227,13 +226,12 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
     settings = DashboardSettings(
         engines=(EngineSettings(url=str(engine.address()), objects=f"file://{shared.folder}"),)
     )
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(DashboardSettings, "in_use", settings)
     session._store.clear()
     try:
         tab = open_page("samples", id_of(folder))
         assert tab.is_well()
-        [column] = samples_of(tab)["columns"]
+        [column] = tab.samples()["columns"]
         query = column["url"].partition("?")[2]
         shown, text, gone = (
             get(f"{query}&path=samples%2F{name}".encode()) for name in ("red.png", "words.txt", "gone.png")

@@ -38,7 +38,7 @@ def run(arguments, folder, imports=()):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
     )
 
 

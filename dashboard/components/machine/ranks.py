@@ -13,7 +13,7 @@ from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_HUNG, RANK_S
 from toolkit.telemetry.diagnostics.finding import ranks_in
 from toolkit.telemetry.diagnostics.history import NO_PASSES
 from toolkit.telemetry.runs.findings.health import findings_of
-from toolkit.telemetry.runs.formatting import clock, count, md
+from toolkit.telemetry.runs.formatting import clock, count
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import RankSign
 
@@ -58,7 +58,6 @@ def draw_ranks(page: RunPage) -> None:
         st.progress(read, text=f"Reading the records of all ranks: {read:.0%}")
     signs = page.store.rank_signs(page.key)
     marks = rank_marks(page, signs)
-    name_marked(marks, signs)
     there = [name for name, grid in grids.items() if not grid.empty]
     rank_table(page, marks, signs)
     if not there:
@@ -140,7 +139,6 @@ _MARK_OF: Final = {
     RANK_DEAD: _DIED,
 }
 """Mildest first: of several, the worst counts."""
-_MAX_RANK_LINES: Final = 4
 
 
 def rank_marks(page: RunPage, signs: Sequence[RankSign]) -> dict[int, str]:
@@ -165,17 +163,6 @@ def rank_marks(page: RunPage, signs: Sequence[RankSign]) -> dict[int, str]:
     )
 
 
-def name_marked(marks: Mapping[int, str], signs: Sequence[RankSign]) -> None:
-    """Say which ranks have a problem, and when they were last heard of."""
-    by_rank = {sign.rank: sign for sign in signs}
-    shown = [(rank, mark) for rank, mark in marks.items() if mark != _SLOW]
-    for rank, mark in shown[:_MAX_RANK_LINES]:
-        sign = by_rank.get(rank)
-        st.markdown(f"**Rank {rank}: {mark}**{_last_heard(sign)}")
-    if len(shown) > _MAX_RANK_LINES:
-        st.markdown(f"and {count(len(shown) - _MAX_RANK_LINES)} more ranks: see the table.")
-
-
 def rank_table(page: RunPage, marks: Mapping[int, str], signs: Sequence[RankSign]) -> None:
     """Show the status of every rank, those with a problem first."""
     if not signs:
@@ -196,11 +183,3 @@ def _status(sign: RankSign, *, is_live: bool) -> str:
     if sign.ended is not None:
         return f"{_ENDED}: {sign.ended}"
     return _WRITES if is_live else "no end record"
-
-
-def _last_heard(sign: RankSign | None) -> str:
-    if sign is None:
-        return ""
-    step = f"step {sign.last_step:,}, " if sign.last_step is not None else ""
-    what = f" in {md(', '.join(sign.non_finite), 100)}" if sign.non_finite else ""
-    return f"{what}; last record: {step}{clock(sign.last_time, now=time.time())}"

@@ -26,7 +26,7 @@ def test_the_script_leaves_what_the_document_says_the_command_prints(tmp_path):
         "text": True,
     }
     # Started, not forked: the frames of what forks it would be in the stack.
-    trained = subprocess.run([sys.executable, "train.py"], timeout=120, **how)
+    trained = subprocess.run([sys.executable, "train.py"], timeout=200, **how)
     shown, as_json = (
         run_python(["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:], *more], **how)
         for more in ([], ["--json"])
