@@ -11,9 +11,8 @@ from toolkit.telemetry.answers.repeats import compared_settings, result_of
 from toolkit.telemetry.answers.verdict import Verdict, best_against
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, guess_primary_metric, metric_direction
 from toolkit.telemetry.runs.formatting import md
-from toolkit.telemetry.runs.store import RunCard, RunStore
+from toolkit.telemetry.runs.store import RunCard
 
-_POINTS: Final = 400
 _SIGNS: Final = {
     "better": "✓",
     "worse": "✕",
@@ -32,9 +31,7 @@ def verdict_line(found: Verdict | None) -> None:
         st.markdown(text, help="\n\n".join(md(line, 400) for line in rests_on))
 
 
-def verdict_of_chosen(
-    store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], base: str, metric: str
-) -> None:
+def verdict_of_chosen(keys: Sequence[str], cards: Mapping[str, RunCard], base: str, metric: str) -> None:
     """Show whether the best of the chosen runs is better than the baseline; all listed runs count as tries.
 
     By the shown metric if it evaluates the model, else by the one by which these runs are usually compared.
@@ -45,13 +42,7 @@ def verdict_of_chosen(
     goal = metric_direction(metric)
     if goal is None:
         return
-    found = store.series_of(keys, metric, buckets=_POINTS)
-    results = {}
-    for key in keys:
-        series = found.get(key)
-        is_whole = series is not None and series.drawn == series.total
-        points = [float(y) for part in series.segments for y in part.y] if series and is_whole else ()
-        results[key] = result_of(cards[key], metric, points=points)
+    results = {key: result_of(cards[key], metric) for key in keys}
     # Code is read where a run may be a repeat of a chosen one.
     alike = [compared_settings(cards[key].config) for key in keys]
     others = [

@@ -154,6 +154,32 @@ def test_what_the_settings_ask_for_is_no_fault():
     assert (said.answer, said.cause) == (DIFFERENT, OTHER)
 
 
+def test_without_settings_what_may_have_been_asked_for_is_no_fault_yet():
+    def again(step):
+        return _rate(step) * min(1.0, (step - RESUMED) / 5)
+
+    def slightly(step, loss):
+        return loss + 0.01 * (-1) ** step
+
+    for new in (_new(slightly), _new(lambda step, loss: loss + 0.2, again)):
+        said = judge(_old(), new)
+        assert said.answer == UNKNOWN
+        assert "the settings of both sessions" in said.needed[-1]
+    assert "Differs, and may have acted: learning rate of step 31." in said.sentence
+
+
+def test_another_seed_that_the_settings_ask_for_may_change_the_order_of_the_data():
+    settings = {"seed": 1}
+    old = _old(settings=settings, batches=_batches(range(1, LAST + 1)))
+    new = {"settings": {"seed": 2}, "batches": _batches(range(RESUMED + 1, 50), first=500)}
+
+    def of_other_data(step, _=None):
+        return 3.0 * math.exp(-step / 60) + random.Random(step + 1000).gauss(0.0, 0.05)
+
+    assert judge(old, _new(of_other_data, **new)).answer == UNKNOWN
+    assert judge(old, _new(lambda step, _: of_other_data(step) + 2.0, **new)).answer == DIFFERENT
+
+
 def test_from_losses_alone_the_way_they_depart_tells_causes_apart():
     wobble = random.Random(1)
     lost = judge(

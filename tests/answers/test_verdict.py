@@ -19,11 +19,12 @@ from toolkit.telemetry.answers.repeats import Result, _options, _recorded, group
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     Noise,
+    chance,
     forecast,
     judge,
+    limit,
     pooled,
     share_of_try,
-    upper_tail,
 )
 from toolkit.telemetry.answers.verdict import best_against, pick_groups, verdict
 from toolkit.telemetry.cli.main import main
@@ -54,13 +55,15 @@ def said(new, best, others=(), *, goal="max", **more):
 # ---------------------------------------------------------------- numbers
 
 
-@pytest.mark.parametrize(
-    ("freedom", "level", "t"),
-    [(1, 0.025, 12.706), (2, 0.001, 22.327), (5, 0.0005, 6.869), (10, 0.0005, 4.587), (60, 0.005, 2.660)],
-)
-def test_students_t_is_that_of_the_tables(freedom, level, t):
-    assert upper_tail(t, freedom) == pytest.approx(level, rel=2e-3)
-    assert upper_tail(-t, freedom) == pytest.approx(1 - level, rel=1e-4)
+@pytest.mark.parametrize("sizes", [(3, 3), (4, 10), (16, 10), (40, 40)])
+def test_the_chance_of_a_result_is_the_level_at_whose_limit_it_is(sizes):
+    freedom = sum(sizes)
+    for level in (0.02, 0.005, 0.0005):
+        t = limit(level, *sizes, freedom)
+        assert chance(t, *sizes, freedom) == pytest.approx(level)
+        assert chance(1.1 * t, *sizes, freedom) < level
+    assert chance(-9.0, *sizes, freedom) > 0.99
+    assert chance(0.0, *sizes, freedom) >= 0.5
 
 
 def test_all_shares_of_all_tries_add_up_to_no_more_than_one():
@@ -172,18 +175,13 @@ def test_the_tries_of_the_folder_are_counted_and_its_repeats_show_the_noise():
     assert "by luck" in found.rests_on[-1]
 
 
-def test_without_repeats_the_evaluations_within_the_runs_count_and_that_is_called_weak():
-    points = [0.1 * (number % 3) for number in range(20)]
-    near = [runs(name, [value], points=[*points, value]) for name, value in (("n", 0.3), ("b", 0.1))]
-    far = said(runs("n", [99.0], points=[*points[:-1], 99.0, 99.1]), near[1])
+def test_without_repeats_nothing_is_decided_however_far_two_runs_are_apart():
+    for far in (1.0, 99.0, -99.0):
+        found = said(runs("n", [far]), runs("b", [0.0]))
 
-    assert said(*near).answer == "not decided"
-    assert "weak" in said(*near).sentence
-    assert "Run 2 more seeds" in said(*near).needed
-    assert "within the runs" in far.rests_on[0]
-    nothing = said(runs("n", [1.0]), runs("b", [0.0]))
-    assert nothing.answer == "not decided"
-    assert "not known" in nothing.sentence
+        assert found.answer == "not decided"
+        assert "how much repeated runs differ is not known" in found.sentence
+        assert "Run 2 more seeds" in found.needed
 
 
 def test_runs_that_are_not_whole_or_diverged_are_no_result():

@@ -38,7 +38,7 @@ def run(arguments, folder, imports=()):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
     )
 
 
@@ -261,6 +261,13 @@ def test_the_json_of_the_documents_is_strict(document):
         texts = [block.text] if block.text.startswith("{\n") else block.text.splitlines()
         for text in texts:
             json.loads(text, parse_constant=pytest.fail)
+
+
+def test_the_options_of_completions_that_are_shown_are_those_without_a_block():
+    [block] = blocks(ROOT / "docs" / "completions.md", "yaml")
+    shown = options_from_config(yaml.safe_load(block.text)).completion_options
+
+    assert shown == options_from_config({"telemetry": {"enabled": True}}).completion_options
 
 
 @pytest.fixture(scope="module")

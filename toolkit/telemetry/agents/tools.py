@@ -307,17 +307,16 @@ def verdict(
         card for card in known.listed(RunQuery()).cards if card.path and card.path.parent in folders
     ]
 
-    def points_of(card: RunCard) -> list[float]:
-        known.store.refresh(card.key, wait_s=WAIT_S)
-        found = known.store.points(card.key, chosen)
-        return [] if found is None else found[0].value[found[0].is_current].tolist()
+    def last_of(card: RunCard) -> float | None:
+        last = known.last(card, chosen)
+        return None if last is None else last[0]
 
     found = verdict_on(
         lists,
         in_their_folders,
         metric=chosen,
         goal=better,
-        points_of=points_of,
+        last_of=last_of,
         are_single=[len(names) == 1 for names in (new, against)],
         places=["new", "against"],
     )

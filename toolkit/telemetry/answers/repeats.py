@@ -55,8 +55,6 @@ class Result:
     is_cut: bool = False
     """Whether records of it are missing."""
     progress: float | None = None
-    points: Sequence[float] = ()
-    """Its values in order: their noise is taken where no run was repeated."""
 
     @property
     def seed(self) -> str:
@@ -64,10 +62,11 @@ class Result:
         return seed_text(self.settings)
 
 
-def result_of(
-    card: RunCard, metric: str, *, points: Sequence[float] = (), reads_folder: bool = True
-) -> Result:
-    """Return what a listed run has reached; its command line, constants and code are in its folder."""
+def result_of(card: RunCard, metric: str, *, value: float | None = None, reads_folder: bool = True) -> Result:
+    """Return what a listed run has reached; its command line, constants and code are in its folder.
+
+    `value` is its last one of a metric that is not among its evaluations.
+    """
     reached = card.evaluations.get(metric)
     folder = card.path if reads_folder and card.logged_by is None else None
     recorded = {} if folder is None else _recorded(folder, signature_of(folder / METRICS_JSONL))
@@ -75,7 +74,7 @@ def result_of(
         key=f"{card.place} {card.id}",
         name=card.name,
         place=card.place,
-        value=points[-1] if points else None if reached is None else reached.last,
+        value=value if reached is None else reached.last,
         step=card.step if reached is None or reached.last_step is None else reached.last_step,
         settings={**card.config, **recorded},
         code="" if folder is None else _code_at(folder, signature_of(folder / CODE)),
@@ -84,7 +83,6 @@ def result_of(
         is_finished=card.status.name == FINISHED,
         is_cut=card.is_cut,
         progress=card.progress,
-        points=points,
     )
 
 

@@ -38,7 +38,6 @@ _ROOM: Final = 0.28
 _DRAWS: Final = 400
 _PRIOR: Final = 2.0
 """For a forecast: most changes move a result by no more than so many standard deviations of its noise."""
-_MANY: Final = 1000
 _NORMAL: Final = NormalDist()
 
 Outcome = Literal["better", "worse", "not decided"]
@@ -154,29 +153,23 @@ def largest_of(count: int) -> float:
     return _NORMAL.inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def upper_tail(t: float, freedom: int) -> float:
-    """Return the chance that Student's t is above `t`."""
-    if freedom > _MANY:
-        return _NORMAL.cdf(-t)
-    angle = math.atan2(t, math.sqrt(freedom))
-    square = math.cos(angle) ** 2
-    is_odd = freedom % 2
-    term = math.cos(angle) if is_odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for place in range(2 + is_odd, freedom - 1, 2):
-        term *= square * (place - 1) / place
-        total += term
-    inside = math.sin(angle) * total
-    inside = 2 / math.pi * (angle + inside) if is_odd else inside
-    return max((1 - inside) / 2, 0.0)
-
-
 def limit(level: float, new: int, best: int, freedom: int) -> float:
     """Return what t of a comparison of so many results is above with at most the chance `level`, at any look.
 
     Infinite where so few results never are enough.
     """
     return min(_limit(part * level, spread, new * best / (new + best), freedom) for spread, part in _SPREADS)
+
+
+def chance(t: float, new: int, best: int, freedom: int) -> float:
+    """Return with which chance t of so many results is ever that high without an effect: the reverse of `limit`."""
+    found = [1.0]
+    for spread, part in _SPREADS:
+        wider = 1 + spread * new * best / (new + best)
+        ratio = (1 + t * t / freedom) / (1 + t * t / (freedom * wider))
+        found.append(_ROOM / 2 * math.sqrt(wider) / part / ratio ** ((freedom + 1) / 2))
+    # One look at normal noise shows as much more often than that where little is shown.
+    return max(min(found), _NORMAL.cdf(-t))
 
 
 def _limit(level: float, spread: float, size: float, freedom: int) -> float:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
@@ -15,11 +14,10 @@ from toolkit.telemetry.answers.repeats import Result, differing, groups_of, resu
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     FEWEST,
-    Noise,
+    chance,
     forecast,
     judge,
     pooled,
-    upper_tail,
 )
 from toolkit.telemetry.runfolder.metrics import Direction, is_evaluation
 from toolkit.telemetry.runs.formatting import count, short_number
@@ -36,10 +34,6 @@ MORE: Final = 3
 HOPELESS: Final = 0.05
 _WHOLE: Final = 0.95
 """The share of its steps from which on a run that did not finish has a result."""
-_LESS_NOISE: Final = 10.0
-"""Seeds differ by up to so many times more than the evaluations within a run do (docs/figures/verdict.md)."""
-_FEWEST_POINTS: Final = 4
-"""Of the second half of a run."""
 _HEADS: Final[Mapping[Answer, str]] = {
     "better": "{} is better than {}",
     "worse": "{} is worse than {}",
@@ -111,7 +105,7 @@ def verdict_on(
     *,
     metric: str,
     goal: Direction,
-    points_of: Callable[[RunCard], Sequence[float] | None],
+    last_of: Callable[[RunCard], float | None],
     are_single: Sequence[bool],
     places: Sequence[str],
     **how: Any,
@@ -119,18 +113,17 @@ def verdict_on(
     """Return the verdict on the new runs against the best ones, which are the two `lists`, or why there is none.
 
     `nearby` are the runs of their folders, `places` what the lists are called, and `are_single` whether each was asked
-    for by one name: then it comes with its repeats.
+    for by one name: then it comes with its repeats. `last_of` reads the last value of a metric that a list of runs
+    does not have.
     """
 
-    def results(cards: Sequence[RunCard], *, curves: bool) -> list[Result]:
+    def results(cards: Sequence[RunCard]) -> list[Result]:
         return [
-            result_of(card, metric, points=(points_of(card) if reads else None) or ())
+            result_of(card, metric, value=None if metric in card.evaluations else last_of(card))
             for card in cards
-            for reads in (curves or metric not in card.evaluations,)
         ]
 
-    others = results(nearby, curves=False)
-    new, best = (results(cards, curves=True) for cards in lists)
+    others, new, best = map(results, (nearby, *lists))
     new, best = pick_groups(new, best, others, goal, are_single)
     for group, place in zip((new, best), places, strict=True):
         if not group:
@@ -243,7 +236,8 @@ def verdict(
     sign = 1.0 if goal == "max" else -1.0
     tries = max(tries or _number_of_try(new, best, others, group_of), 1)
     whole = [run for run in others if _why_not(run, metric, usual, ()) is None]
-    noise, source = _noise(counted, whole, group_of)
+    repeated = _repeated(counted, whole, group_of)
+    noise = pooled(repeated)
     made = differing(new, best)
     warnings = [
         f"They differ in {', '.join(made[:5])}{' …' if len(made) > 5 else ''}."
@@ -259,15 +253,14 @@ def verdict(
     means = " against ".join(short_number(sign * fmean(group)) for group in values)
     more_seeds = f"Run 2 more seeds of {names[1]} and of {names[0]}."
     if noise is None:
-        sentence = f"{_HEADS['not decided'].format(*names)}: {metric} {means}, but {source}."
+        unknown = "how much repeated runs differ is not known: none differs from another in the seed alone"
+        sentence = f"{_HEADS['not decided'].format(*names)}: {metric} {means}, but {unknown}."
         return said("not decided", sentence, more_seeds, rests_on=warnings)
     judged = judge(values[0], values[1], noise, tries=tries)
     answer: Answer = judged.outcome
     chances: dict[int, tuple[float, float]] = {}
     end, needed = "", {"better": f"Keep {names[0]}.", "worse": f"Discard {names[0]}."}.get(answer, more_seeds)
-    if not source.startswith("from"):
-        end = "; no run was repeated, so this is weak: seeds differ more than the evaluations within a run"
-    elif answer == "not decided":
+    if answer == "not decided":
         chances = dict(enumerate(forecast(values[0], values[1], noise, more=more, tries=tries), 1))
         answer, end, needed = _what_next(chances, counted, names)
     order = _order(counted, whole, group_of) if answer in ("better", "worse") else ""
@@ -277,15 +270,16 @@ def verdict(
         answer = "not decided"
         needed = f"{_plural(len(diverged), 'run')} of {names[0]} diverged: find out why first."
     size = judged.improvement / noise.deviation
-    p = upper_tail(judged.improvement / judged.error, noise.freedom)
+    many = _plural(sum(map(len, repeated)), "repeated run"), _plural(len(repeated), "group")
+    p = chance(judged.improvement / judged.error, len(values[0]), len(values[1]), noise.freedom)
     return said(
         answer,
         f"{_HEADS[answer].format(*names)}: {metric} {means}, {abs(size):.1f} standard deviations of the noise "
         f"{'better' if size > 0 else 'worse'}{end}.",
         needed,
-        f"a change without effect looks this good in {_rate(p)} comparisons",
+        f"a change without effect ever looks this good in {_rate(p)} comparisons, whenever one looks",
         rests_on=(
-            f"Noise: a standard deviation of {short_number(noise.deviation)}, {source}.",
+            f"Noise: a standard deviation of {short_number(noise.deviation)}, from {' in '.join(many)}.",
             f"Better from {short_number(judged.needed)} on; it is {short_number(judged.improvement)}."
             if len(values[0]) >= FEWEST
             else f"Better is said from {FEWEST} runs of the new one on: fewer may all be lucky.",
@@ -368,31 +362,18 @@ def _number_of_try(
 # ---------------------------------------------------------------- the noise
 
 
-def _noise(
+def _repeated(
     counted: Sequence[Sequence[Result]], others: Sequence[Result], group_of: Mapping[str, str]
-) -> tuple[Noise | None, str]:
-    """Return the noise between repeated runs, else ten times that within them; and where it is from, or why none."""
+) -> list[list[float]]:
+    """Return the values of each group of repeated runs."""
     groups: dict[str, dict[Any, float]] = {}
     for run in others:
         # The same seed and value again is the same result again, and shows no noise.
         groups.setdefault(group_of[run.key], {})[run.seed, run.value] = run.value or 0.0
     own = [[run.value or 0.0 for run in group] for group in counted]
-    repeated = [
+    return [
         values for values in (*own, *(list(group.values()) for group in groups.values())) if len(values) > 1
     ]
-    noise = pooled(repeated)
-    if noise is not None:
-        runs_and_groups = _plural(sum(map(len, repeated)), "repeated run"), _plural(len(repeated), "group")
-        return noise, f"from {' in '.join(runs_and_groups)}"
-    runs = [run for group in counted for run in group]
-    squares = [_within(run.points) for run in runs]
-    known = [square for square in squares if square is not None]
-    if len(known) < len(runs) or not any(known):
-        return None, "how much repeated runs differ is not known: none differs from another in the seed alone"
-    freedom = max(min(len(run.points) for run in runs) // 2 - 2, 1)
-    deviation = math.sqrt(fmean(known))
-    source = f"{_LESS_NOISE:g} times that of the evaluations within the runs ({short_number(deviation)})"
-    return Noise(_LESS_NOISE * deviation, freedom), source
 
 
 def _order(counted: Sequence[Sequence[Result]], others: Sequence[Result], group_of: Mapping[str, str]) -> str:
@@ -405,15 +386,6 @@ def _order(counted: Sequence[Sequence[Result]], others: Sequence[Result], group_
         if run.created is not None:
             groups.setdefault(group_of[run.key], []).append((run.created, run.value or 0.0))
     return depends_on_order(list(groups.values()))
-
-
-def _within(points: Sequence[float]) -> float | None:
-    """Return the variance of the last evaluations of a run, without their trend; None for too few."""
-    late = [value for value in points[len(points) // 2 :] if math.isfinite(value)]
-    if len(late) < _FEWEST_POINTS:
-        return None
-    steps = [after - before for before, after in pairwise(late)]
-    return sum((step - fmean(steps)) ** 2 for step in steps) / (2 * (len(steps) - 1))
 
 
 # ---------------------------------------------------------------- words

@@ -43,8 +43,6 @@ NAMED_RUN: Final = "run"
 TO_TRASH: Final = frozenset({EMPTY_RUN, OLD_RUN, NAMED_RUN})
 """What is moved to the trash, and not deleted."""
 
-CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
-"""The dashboard's own variable; empty for no cache."""
 _CACHED: Final = re.compile(r"[0-9a-f]{32}\.(arrow|findings)", re.ASCII)
 
 
@@ -180,9 +178,8 @@ def _delete_journal(path: Path, *, orphans: bool) -> None:
 
 
 def _cache() -> Iterator[Leftover]:
-    named = os.environ.get(CACHE_VARIABLE)
-    folder = user_folder("cache") if named is None else Path(named)
-    if folder is None or not folder.is_absolute():
+    folder = user_folder("cache")
+    if folder is None:
         return
     try:
         status = os.lstat(folder)

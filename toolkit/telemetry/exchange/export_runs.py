@@ -20,7 +20,6 @@ MARK: Final = ".telemetry-export"
 
 _TABLES: Final[dict[str, Callable[..., int]]] = {
     "csv": tables.write_csv,
-    "jsonl": tables.write_jsonl,
     "parquet": tables.write_parquet,
 }
 _FOLDERS: Final = {
@@ -28,7 +27,7 @@ _FOLDERS: Final = {
     "wandb": (wandb.write, wandb.LOSES),
     "run-folder": (run_folder.write, run_folder.LOSES),
 }
-FORMATS: Final = (*_FOLDERS, "parquet", "csv", "jsonl")
+FORMATS: Final = (*_FOLDERS, *_TABLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

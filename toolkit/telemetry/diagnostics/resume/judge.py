@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.resume import losses as resume_losses
@@ -84,9 +84,14 @@ _ROUNDING, _HALF_ROUNDING = 1e-5, 1e-2
 """By so much of it a loss of equal weights and batches may differ: sums of 32 or 16 bits in another order."""
 _GUESS: Final = 0.3
 """How often the first cause is right that only the way shows in which the losses depart, of listed and other ones."""
-UNASKED: Final = 0.9
-"""How often *different* is right, for each time that it is with settings, where these do not say what was asked for."""
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
+_SEED_ASKED: Final = "with another seed, as the settings ask for"
+_EVALUATED: Final = "with evaluations at other steps, which may draw random numbers"
+_ASKED: Final = (_WARM_UP_ASKED, _SEED_ASKED, _EVALUATED)
+_MAY_BE_ASKED: Final = "differs, may be asked for"
+_SETTINGS: Final = (
+    "the settings of both sessions, log_start(config=...): another seed or a warm-up may have been asked for"
+)
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
 _MOST_BATCHES: Final = 2_000
@@ -235,7 +240,8 @@ class Judgement:
             text = f"{begin} and did not continue the same training: {why}{what}"
             return f"{text}; {many} twice.{also}"
         need = f" Needed: {'; '.join(self.needed)}." if self.needed else ""
-        unseen = ", ".join(row.what for row in self.evidence if row.differs and not row.is_loss)
+        differ = (row for row in self.evidence if row.differs or row.note in (_MAY_BE_ASKED, _SEED_ASKED))
+        unseen = ", ".join(row.what for row in differ if not row.is_loss)
         also = f" Differs, and may have acted: {unseen}." if unseen else ""
         return f"{begin}; whether it continued the same training cannot be said: {many} twice.{also}{need}"
 
@@ -263,7 +269,7 @@ def _in_words(probability: float) -> str:
 
 def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     """Compare a session with the training that it was resumed from: `old` has the newest of every earlier step."""
-    step = resumed_at(new)
+    step, is_set = resumed_at(new), bool(old.settings and new.settings)
     seen = resume_losses.compare(old.loss, new.loss, step)
     rows = [
         *_losses(seen),
@@ -274,20 +280,23 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         *_code(new),
         *_data(old, new),
     ]
+    excused: dict[str, str] = {}
     if any(row.what == _BATCHES and row.differs is False for row in rows):
         # The batches themselves say more than the place that was written for them.
-        rows = [
-            replace(row, differs=None, note=_UNSEEN) if row.differs and row.what == _POSITION else row
-            for row in rows
-        ]
+        excused[_POSITION] = _UNSEEN
+    elif any(row.note == _SEED_ASKED for row in rows):
+        # Most scripts take the order of the data from the same seed.
+        excused[_BATCHES] = _SEED_ASKED
+    rows = [
+        replace(row, differs=None, note=excused[row.what]) if row.differs and row.what in excused else row
+        for row in rows
+    ]
     # What differs first, and of that what has a cause.
     rows.sort(key=lambda row: (row.differs is False, not (row.differs and row.cause)))
     needed = _needed(old, new, seen)
     made = Judgement(
         session=session, answer=UNKNOWN, step=step, doubles=seen.count, evidence=rows, needed=needed
     )
-
-    is_set = bool(old.settings and new.settings)
 
     def same(sure: float, how: str) -> Judgement:
         # No row calls a fault what the answer does not.
@@ -300,9 +309,6 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
 
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
         found = replace(made, answer=DIFFERENT, cause=causes[0], others=causes[1:])
-        # Without settings it is not known whether it was asked for: another seed, a warm-up.
-        if not is_set:
-            sure, cause_sure = UNASKED * sure, min(cause_sure, _NAMED)
         return replace(found, probability=sure, cause_probability=cause_sure)
 
     def unlisted(sure: float) -> Judgement:
@@ -337,11 +343,13 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         right.add(SCALER)
     if right & {FROM_START, SKIPPED}:
         right |= {FROM_START, SKIPPED}
-    on_purpose = [row.note for row in rows if row.differs is None and row.note not in ("", _UNSEEN)]
+    on_purpose = [row.note for row in rows if row.differs is None and row.note in _ASKED]
     if is_apart and not seen.departs and not on_purpose and {CHECKPOINT, FROM_START, RNG} <= right:
         return unlisted(LIKELY)
     if on_purpose and seen.count and seen.size < resume_losses.SMALL:
         return same(LIKELY, on_purpose[0])
+    if any(row.note == _MAY_BE_ASKED for row in rows):
+        return replace(made, needed=[*needed, _SETTINGS])
     # Sums of 32 bits in another order do not do more; half the bits do, and so may what was not recorded.
     rounds = seen.count and seen.farthest <= (
         _HALF_ROUNDING if _is_half(old) and _is_half(new) else _ROUNDING
@@ -353,6 +361,10 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     if seen.departs and seen.count > 1:
         fit = resume_losses.causes_of(seen, old.loss, new.loss, step, _epochs(old))
         fit = [cause for cause in dict.fromkeys(fit) if cause not in right]
+        if _SEED_ASKED in on_purpose and fit[:1] not in ([CHECKPOINT], [OTHER]):
+            return replace(made, needed=[*needed, "losses of the same seed"])
+        if not is_set and fit[:1] == [RNG]:
+            return replace(made, needed=[*needed, _SETTINGS])
         # Of code that was not kept nothing is known.
         unkept = {OTHER} if is_set and new.changed_code is None and OTHER not in set_otherwise else set()
         if not set(fit) - unkept:
@@ -410,13 +422,13 @@ def _settings(old: Side, new: Side) -> Iterable[Compared]:
         if _WARM_AGAIN.search(name):
             cause, note, differs = SCHEDULE, _WARM_UP_ASKED, None
         elif _SEED.search(name):
-            cause, note, differs = RNG, "with another seed, as the settings ask for", None
+            cause, note, differs = RNG, _SEED_ASKED, None
         elif _SIZES.search(name):
             cause = SIZE
         elif _HARMLESS.search(name):
             differs = None
             if _EVALUATION.search(name):
-                cause, note = RNG, "with evaluations at other steps, which may draw random numbers"
+                cause, note = RNG, _EVALUATED
         yield Compared(f"setting {name}", _text(before), _text(after), differs, cause, note)
 
 
@@ -583,12 +595,7 @@ def _batches(old: Side, new: Side, step: int) -> Iterable[Compared]:
         used = frozenset[Any]().union(*(one.ids for one in _open_epoch(before)))
         cause, note = FROM_START if used & now[0].ids else SKIPPED, "no batch before is like the first one"
     else:
-        # A killed session may not have written its last batches.
-        missing = _missing(before, now) if before[-1].step == step else None
-        if missing is None:
-            return
-        differs, cause = missing > 0, SKIPPED if missing else FROM_START
-        note = f"{missing} of the epoch's batches were left out" if missing else "the epoch is whole"
+        return
     yield Compared(_BATCHES, _hex(later or order[-3:]), _hex(found), differs, cause, note)
 
 
@@ -602,28 +609,6 @@ def _open_epoch(batches: Sequence[Batch]) -> list[Batch]:
         seen |= one.ids
         found.append(one)
     return found
-
-
-def _missing(before: Sequence[Batch], now: Sequence[Batch]) -> int | None:
-    """Return how many batches less than others the epoch has in which the resume was; None if that is not known."""
-    lengths = [0]
-    seen: set[Any] = set()
-    broken = -1
-    for place, one in enumerate((*before, *now)):
-        if not one.ids:
-            return None
-        if not seen.isdisjoint(one.ids):
-            lengths.append(0)
-            seen = set()
-        if place == len(before):
-            broken = len(lengths) - 1
-        seen |= one.ids
-        lengths[-1] += 1
-    whole = [length for at, length in enumerate(lengths[:-1]) if at != broken]
-    # At the end of an epoch nothing can be seen, nor before the next one begins.
-    if not whole or broken == len(lengths) - 1:
-        return None
-    return max(max(whole) - lengths[broken], 0)
 
 
 def _hex(prints: Sequence[int]) -> str:
@@ -661,8 +646,21 @@ def _rates(old: Side, new: Side, step: int) -> Iterable[Compared]:
         if is_off and not again and not note:
             # A schedule may jump by itself, at the end of an epoch for example.
             note = "it jumps, and nothing shows what it would have been"
+    is_known = (old.settings and new.settings) or cause == SCALER or _begins_again(old.lr, new.lr, step)
+    if is_off and not is_known:
+        note = _MAY_BE_ASKED
     differs = is_off if not note else None if is_off else False
     yield Compared(f"learning rate of step {at:,}", repr(before), repr(after), differs, cause, note)
+
+
+def _begins_again(old: Mapping[int, float], new: Mapping[int, float], step: int) -> bool:
+    """Return whether the rates after a step are those of the beginning, past a warm-up, which may be asked for."""
+    for shift in (0, -1, 1):
+        pairs = [(old.get(at - step + shift), new[at]) for at in sorted(new) if at > step]
+        again = [after for before, after in takewhile(lambda pair: _is_close(*pair), pairs)]
+        if len(again) >= _ENOUGH and any(after < before for before, after in pairwise(again)):
+            return True
+    return False
 
 
 def _is_off(known: Sequence[tuple[int, float]], at: int, rate: float) -> tuple[float, bool]:

@@ -93,8 +93,7 @@ class ResumeWatch:
         self._old.batches = resume_judge.batches_of(batches, self._before)
         self._new.batches = resume_judge.batches_of(batches, self._session)
         said = resume_judge.judge(self._old, self._new, self._session)
-        least = _SURE if self._old.settings and self._new.settings else _SURE * resume_judge.UNASKED
-        if said.answer != DIFFERENT or said.probability < least:
+        if said.answer != DIFFERENT or said.probability < _SURE:
             return None
         self._looks.clear()
         newest = max(self._new.loss)

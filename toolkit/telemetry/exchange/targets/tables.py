@@ -1,4 +1,4 @@
-"""A run as one table: CSV, JSON lines or Parquet, long or wide."""
+"""A run as one table: CSV or Parquet, long or wide."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from toolkit.telemetry.exchange.exported_run import ExportedRun, new_file
 from toolkit.telemetry.importers.formats.table_file import LONG
-from toolkit.telemetry.runfolder.codec import name_of_non_finite
 from toolkit.telemetry.runfolder.table import columns
 
 WIDE: Final = LONG[:5]
@@ -32,21 +29,6 @@ def write_csv(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     with new_file(out) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
         columns.write_csv(file, [table.header()])
         columns.write_csv(file, table.rows(columns.no_formula), are_marked=True)
-    return table.points
-
-
-def write_jsonl(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
-    """Write strict JSON: a value that is not finite is null, and its word is in `non_finite`."""
-    table = _Table(runs, wide=wide)
-    header = table.header()
-    with new_file(out) as file:
-        for cells in table.rows():
-            row = {name: cell for name, cell in zip(header, cells, strict=True) if cell is not None}
-            odd = {name: cell for name, cell in row.items() if type(cell) is float and cell - cell != 0.0}
-            if odd:
-                words = {name: name_of_non_finite(value) for name, value in odd.items()}
-                row |= dict.fromkeys(odd) | {"non_finite": words if wide else words["value"]}
-            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
     return table.points
 
 
@@ -81,16 +63,9 @@ def is_ours(path: Path) -> bool:
         head = file.read(4096)
         file.seek(max(os.fstat(file.fileno()).st_size - 65_536, 0))
         tail = file.read()
-    first = head.partition(b"\n")[0]
-    if first.startswith(",".join(WIDE).encode()):
-        return True
     if head.startswith(b"PAR1"):
         return PARQUET_MARK in tail
-    try:
-        row = orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(row, dict) and "run" in row and "session" in row and "event" in row
+    return head.startswith(",".join(WIDE).encode())
 
 
 class _Table:

@@ -91,8 +91,8 @@ class ErrorRecorder:
         # Released when memory has run out: one to record the error, one for the script, if only to print it.
         self._reserves = [_reserve() for _ in range(2 if options.enabled else 0)]
 
-    def take(self, error: BaseException, *, caught_by: str, thread: str | None = None) -> None:
-        """Record an exception that is being raised; `thread` is where it was raised, if not on this one.
+    def take(self, error: BaseException, *, caught_by: str) -> None:
+        """Record an exception that is being raised.
 
         What is not a failure (`StopIteration`, an interrupt, a pruned trial, an exit with 0) is not recorded.
         """
@@ -113,7 +113,7 @@ class ErrorRecorder:
             self._reserves = self._reserves[:1]
         kind, is_recorded = self._count(error)
         if is_recorded or caught_by == AT_THE_END:
-            self._record(error, kind, caught_by=caught_by, thread=thread)
+            self._record(error, kind, caught_by=caught_by)
         else:
             with self._guard.catch("remembering an error"):
                 vars(error)[_TAKEN][self._mark] = kind.fingerprint if kind is not None else ""
@@ -126,23 +126,16 @@ class ErrorRecorder:
             key = vars(error)[_TAKEN][self._mark]
             vars(error)[_TAKEN][self._mark] = None
         if key is not None:
-            self._record(error, self._kinds.get(key), caught_by=AT_THE_END, thread=None)
+            self._record(error, self._kinds.get(key), caught_by=AT_THE_END)
 
-    def _record(
-        self,
-        error: BaseException,
-        kind: _DistinctError | None,
-        *,
-        caught_by: str,
-        thread: str | None,
-    ) -> None:
+    def _record(self, error: BaseException, kind: _DistinctError | None, *, caught_by: str) -> None:
         fields = describe_in_full(error, self._guard)
         spans: list[str] = []
         with self._guard.catch("reading the spans of an error"):
             spans = vars(error).get(_SPANS) or self._spans()
         if is_out_of_memory(error):
             fields["memory"] = memory_state(self._guard)
-        self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
+        self._put(fields, kind, caught_by=caught_by, spans=spans)
 
     def record_signal(self, name: str, frame: FrameType | None) -> None:
         """Record a signal that ends the process, and where the main thread was."""
@@ -158,7 +151,7 @@ class ErrorRecorder:
         spans: list[str] = []
         with self._guard.catch("reading the spans of a signal"):
             spans = self._open_spans()
-        self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
+        self._put(fields, kind, caught_by="signal", spans=spans)
 
     def has_seen(self, error: BaseException) -> bool:
         """Return whether this exception object was recorded or counted before."""
@@ -242,13 +235,7 @@ class ErrorRecorder:
             return kind, _is_power_of_ten(kind.count)
 
     def _put(
-        self,
-        fields: dict[str, Any],
-        kind: _DistinctError | None,
-        *,
-        caught_by: str,
-        spans: list[str],
-        thread: str | None,
+        self, fields: dict[str, Any], kind: _DistinctError | None, *, caught_by: str, spans: list[str]
     ) -> None:
         if kind is not None:
             known_by = kind.fingerprint
@@ -261,7 +248,7 @@ class ErrorRecorder:
             fields |= {"id": f"{self._session}-errors-of-other-kinds", "count": self._others}
         with self._guard.catch("reading where an error was"):
             fields |= self._where()
-            fields["thread"] = thread if thread is not None else threading.current_thread().name
+            fields["thread"] = threading.current_thread().name
         fields["caught_by"] = caught_by
         if spans:
             fields["spans"] = [str(name) for name in spans]

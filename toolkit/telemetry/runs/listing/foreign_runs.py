@@ -212,7 +212,7 @@ class ForeignRun:
             )
         else:
             status = Status(name=NO_END, why="no end was written", sure=True)
-        return replace(status, why=clean(status.why)), sign
+        return status._replace(why=clean(status.why)), sign
 
 
 class ForeignRuns:

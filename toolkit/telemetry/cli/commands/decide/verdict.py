@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         [each.card for each in nearby],
         metric=metric,
         goal=goal,
-        points_of=lambda card: guard.call("reading", _points, listed[id(card)], metric),
+        last_of=lambda card: guard.call("reading", _last, listed[id(card)], metric),
         are_single=[len(args.new) == 1, len(args.against) == 1],
         places=[str(args.new[0]), str(args.against[0])],
         tries=args.tries,
@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
     return answer.exit_code
 
 
-def _points(run: ListedRun, metric: str) -> list[float]:
+def _last(run: ListedRun, metric: str) -> float | None:
     def take(found: list[float], name: str, column: Points) -> None:
         if name == metric:
-            found.extend(column.values)
+            found[:] = column.values[-1:]
 
-    return read_counted(source_for(run), list[float], take)
+    return next(iter(read_counted(source_for(run), list[float], take)), None)

@@ -30,7 +30,7 @@ STATUS: Final = (
     f"multiIf(is_silent, '{LOST}', status = '{RUNNING}' AND isNaN(step), '{STARTING}', toString(status))"
 )
 ONE_THREAD: Final = "SETTINGS max_threads = 1"
-"""Several for a few columns take the engine up to a third more time."""
+"""Several for a few columns take the engine up to twice the time."""
 IS_SILENT: Final = (
     f"status IN ('{RUNNING}', '{STALLED}') AND received < now() - INTERVAL {SILENT_S} SECOND AS is_silent"
 )
