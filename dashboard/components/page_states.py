@@ -74,7 +74,7 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
             # In a checkout only.
             st.markdown("To try it now, train the small example (no GPU, no download):")
             st.code(
-                f"telemetry train --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash"
+                f"python run.py --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash"
             )
         if len(local) < len(places):
             st.caption("Runs on another machine? They appear once `telemetry ship` there has sent them.")

@@ -293,6 +293,25 @@ def test_noise_without_a_recorded_difference_is_not_called_a_difference(pair):
     assert "environment variables" in found.needed
 
 
+def test_a_difference_that_begins_above_rounding_and_grows_is_no_noise(pair):
+    def grown(step, start=6e-6):
+        return _loss(step) * (1 + start * (step > 1) * 1.15 ** min(step, 60) * (-1) ** step)
+
+    start = {"command_line": ["train.py", "--wd", "0.05"]}
+    one = write(pair[0], start={"command_line": ["train.py", "--wd", "0"]})
+    named = asked(one, write(pair[1], loss=grown, start=start))
+    assert (named.answer, named.causes[0].difference.text) == ("differ", "wd 0 → 0.05")
+    assert "which is more than rounding" in named.sentence
+
+    unknown = asked(write(pair[0]), write(pair[1], loss=grown))
+    assert (unknown.answer, unknown.causes) == ("cannot be said", [])
+
+    rounded = asked(one, write(pair[1], loss=lambda step: grown(step, 1e-9), start=start))
+    assert rounded.answer == "equal"
+    far = asked(one, write(pair[1], loss=lambda step: grown(step, 3e-7), start=start))
+    assert far.answer == "cannot be said", "it may be a small setting, or rounding that grew"
+
+
 def test_digits_that_part_after_equal_ones_differ_also_without_a_cause(pair):
     one, two = write(pair[0]), write(pair[1], loss=changed_after(30, 0.1))
 

@@ -46,7 +46,6 @@ def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
         ("nan", {}, []),
         ("spike", {"level": "high", "peak": None}, []),
         ("spike", {"level": float("nan")}, []),
-        ("lr_problem", {"level": 2.0, "now": 3.0}, []),
     ],
 )
 def test_the_level_it_was_measured_by_is_a_line(kind, numbers, lines):

@@ -160,8 +160,8 @@ def make_due(*shippers: Shipper) -> None:
 def say_labels(connection: Engine, folder: Path, *, deleted: bool) -> None:
     """Label a run by a clock that is a century ahead, or delete it on a page."""
     connection.query(
-        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
-        f"('', {quote(id_of(folder))}, 4000000000000, 'someone', '', {int(deleted)}, '2026-09-21')"
+        "INSERT INTO labels (run_id, version, by, labels, deleted, created) VALUES "
+        f"({quote(id_of(folder))}, 4000000000000, 'someone', '', {int(deleted)}, '2026-09-21')"
     )
 
 

@@ -168,7 +168,7 @@ def test_a_folder_that_only_says_it_is_a_part_is_not_shipped(engine, ask, logs, 
     ship(engine, logs, say=said.append)
 
     assert said == [f"{part} is not shipped: it is not a part of the run whose id it has"]
-    ranks = ask.rows(f"SELECT rank, max(lines) FROM commits WHERE run_id = {run(folder)} GROUP BY rank")
+    ranks = ask.rows(f"SELECT rank, uniqExact(at) FROM records WHERE run_id = {run(folder)} GROUP BY rank")
     assert sorted(ranks) == [(0, 4), (8, 4)]
 
 

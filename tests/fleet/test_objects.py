@@ -213,7 +213,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
 
     from dashboard import session
     from tests.dashboard.views.pages import open_page
-    from tests.dashboard.views.test_samples_page import get, samples_of
+    from tests.dashboard.views.test_samples_page import get
 
     image = io.BytesIO()
     Image.new("RGB", (300, 300), (200, 30, 30)).save(image, "PNG")
@@ -231,7 +231,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
     try:
         tab = open_page("samples", id_of(folder))
         assert tab.is_well()
-        [column] = samples_of(tab)["columns"]
+        [column] = tab.samples()["columns"]
         query = column["url"].partition("?")[2]
         shown, text, gone = (
             get(f"{query}&path=samples%2F{name}".encode()) for name in ("red.png", "words.txt", "gone.png")

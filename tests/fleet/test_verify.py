@@ -58,7 +58,7 @@ def test_an_ended_run_is_compared_again_and_what_the_engine_has_lost_of_it_is_se
     wait_until(lambda: shipper.ship_round() or (run.report.is_known and not run.behind))
 
     assert ask.rows(f"SELECT uniqExact(metric, at) FROM points {where}") == [(100,)]
-    assert ask.rows(f"SELECT max(lines) FROM commits {where}") == [(50,)]
+    assert ask.rows(f"SELECT max(end) FROM commits {where}") == [((folder / "metrics.jsonl").stat().st_size,)]
     assert ask.rows(f"SELECT uniqExact(name) FROM runs {where}") == [(1,)]
     assert (
         shipper.totals.recent_error

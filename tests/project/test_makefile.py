@@ -18,7 +18,7 @@ from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 def make(*arguments):
-    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200)
 
 
 def test_help_lists_the_targets():
@@ -205,7 +205,7 @@ def make_run(start_make_run):
 def test_make_run_ends_with_both_programs_which_get_a_signal_once(make_run, number):
     run = make_run()
     send(run, number)
-    rest, _ = run.communicate(timeout=60)
+    rest, _ = run.communicate(timeout=200)
 
     for program in ("run.py", "run_dashboard.py"):
         assert f"{program} has saved after {number.name}\n" in rest
@@ -226,7 +226,7 @@ def test_make_run_ends_in_the_middle_of_the_real_training_which_saves(tmp_path, 
         printed.append(run.stdout.readline())
         assert printed[-1], printed
     send(run, number)
-    rest, _ = run.communicate(timeout=100)
+    rest, _ = run.communicate(timeout=200)
 
     assert f"{number.name}: saving after this step" in rest
     session = read_manifest(tmp_path / "logs" / "tiny_neon_lora").sessions[-1]
@@ -255,7 +255,7 @@ def test_ctrl_c_ends_a_program_that_make_run_has_only_just_started(tmp_path, pro
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
     assert (shell.stdout, shell.stderr) == ("False\n", "")
@@ -266,7 +266,7 @@ def test_make_run_keeps_the_pages_of_a_failed_training_and_says_in_the_end_that_
     # The shell, and the pages.
     wait_until(lambda: len(psutil.Process(run.pid).children(recursive=True)) == 2)
     send(run, signal.SIGINT)
-    rest, _ = run.communicate(timeout=60)
+    rest, _ = run.communicate(timeout=200)
 
     assert "run_dashboard.py has saved after SIGINT\n" in rest
     assert "Error 7" in rest

@@ -189,11 +189,7 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
 def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
     may_answer = threading.Event()
 
-    def slowly(guard):
-        may_answer.wait(100)
-        return {"host": "here", "command": ["train.py"]}
-
-    monkeypatch.setattr(environment, "describe_environment", slowly)
+    monkeypatch.setattr(environment, "_PARTS", {"host": lambda: may_answer.wait(100) and "here"})
     with make_logger(tmp_path) as log:
         log.log_step(0, train_loss=1.0)
         may_answer.set()
@@ -203,7 +199,7 @@ def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_rec
 
 
 def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
-    def fail(guard):
+    def fail(guard, found):
         raise RuntimeError("no")
 
     monkeypatch.setattr(environment, "describe_environment", fail)

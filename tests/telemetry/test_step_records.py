@@ -244,30 +244,6 @@ def test_a_record_has_what_was_given_and_no_more_than_is_known(make):
     assert found == {**ours, **given, "gpu_mem_allocated": 3.5, "nan_inf_detected": False}
 
 
-@pytest.mark.parametrize("loss", [0.5, 1, torch.tensor(0.5), np.float32(0.5), math.nan, None])
-@pytest.mark.parametrize(
-    "extra", [{}, {"text": "a"}, {"nested": {"b": 1}}, {"big": 2**70}, {"tensor": torch.tensor(2)}]
-)
-def test_every_way_through_gives_the_same_record(make, loss, extra):
-    log = make(log_every=1)
-    log.log_step(3, train_loss=loss, lr=1e-4, **extra)
-    (found,) = records_of(log, "step")
-
-    assert {
-        "event",
-        "time",
-        "elapsed",
-        "seq",
-        "session",
-        "global_step",
-        "lr",
-        "nan_inf_detected",
-    } <= found.keys()
-    assert (found["global_step"], found["lr"], found["seq"], found["session"]) == (3, 1e-4, 1, 1)
-    assert ("train_loss" in found) == (loss is not None)
-    assert len(found) >= 8 + (loss is not None) + len(extra)
-
-
 def test_a_record_is_stamped_with_the_time_of_the_call(make):
     log = make(log_every=1)
     for step in range(3):

@@ -260,7 +260,7 @@ def test_a_cell_that_is_executed_twice_ends_its_first_run_as_replaced(tmp_path):
         input=start + CELL + other + CELL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
     )
     ends = {folder.name: read_records(folder, "end")[0] for folder in tmp_path.iterdir()}
 

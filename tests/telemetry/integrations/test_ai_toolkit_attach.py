@@ -95,7 +95,7 @@ def start(checkout, job, *flags, **variables):
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
     )
 
 

@@ -82,7 +82,7 @@ class Departure:
 
     steps: Steps = field(default_factory=lambda: np.empty(0, np.int64))
     """At which both have a record."""
-    how: Literal["bits", "jump", "level"] | None = None
+    how: Literal["bits", "jump", "level", "growth"] | None = None
     """What shows that they differ; None if nothing does."""
     metric: str = ""
     after: int = 0
@@ -138,7 +138,10 @@ def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool
     ]
     departed = [test for test in tests if test.at is not None]
     if not departed:
-        return tests[0]
+        # Rounding begins small; a setting that acts on each update a little begins above it, and grows as steadily.
+        _, x, y = both[metric]
+        begin = median([_ratio(x[at], y[at]) for at in apart[metric][:_WINDOW]])
+        return tests[0] if begin <= 10 ** ROUNDING[half] else replace(exact, how="growth")
     earliest = min(departed, key=lambda test: test.at or 0)
     # Without rounding before it, or after many equal records, a change began at the first digit that differs.
     between = int(np.sum((steps >= first) & (steps < (earliest.at or 0))))

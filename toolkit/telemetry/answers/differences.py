@@ -58,6 +58,7 @@ _STACK: Final = re.compile(
 """Packages that take part in a training also where its own code does not name them."""
 _IMPORTED_AS: Final = {"pil": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 _IMPORT: Final = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
+_USUAL: Final = 0.5
 _LONGEST: Final = 60
 _LONGEST_LINE: Final = 500
 _NOT_RECORDED: Final = "not recorded"
@@ -102,6 +103,10 @@ class Differences:
     """What is not recorded in both runs, so that it cannot be compared."""
     batches_equal_to: int | None = None
     """The last step up to which both have the same batches, where those were recorded."""
+
+    def may_act_by(self, step: int) -> bool:
+        """Return whether anything differs that usually changes a training, and may by this step."""
+        return any(one.weight >= _USUAL and (one.acts or 0) <= step for one in self.found)
 
     def find(self, lr_step: int | None, *, has_lr: bool) -> None:
         """Compare them; `lr_step` is the first step whose learning rate differs, where both recorded it."""

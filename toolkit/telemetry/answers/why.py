@@ -39,6 +39,10 @@ _UNRECORDED: Final = {"settings": 0.3, "code": 0.15, "batches": 0.05, "packages"
 """How likely the cause is something that was not recorded, compared with the weight of what was."""
 LEAST: Final = 0.1
 """A cause that is less likely is no answer."""
+_LIKELY: Final = 0.4
+"""A cause of a difference that noise may make, too, is at least so likely."""
+_ROUNDED: Final = 0.97
+"""How sure it is that runs are equal that differ by no more than rounding."""
 _UNSEEN: Final = (
     "the content of the data (`log_start(data=[…])`)",
     "environment variables",
@@ -142,14 +146,15 @@ def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] =
     answer: Answer = "equal"
     if pair.first is not None:
         causes, apart = _ranked(found, pair.departure)
-        if causes and causes[0].share >= LEAST:
+        least = _LIKELY if pair.departure.how == "growth" else LEAST
+        if causes and causes[0].share >= least:
             answer, share = "differ", causes[0].share
         elif pair.departure.beyond_noise:
             answer, share = "differ", 0.99
         else:
             # Noise of this size is as likely as what was not recorded.
             answer, share = "cannot be said", 0.0
-        needed += [] if causes and causes[0].share >= LEAST else _UNSEEN
+        needed += [] if causes and causes[0].share >= least else _UNSEEN
         if answer == "differ" and len(causes) > 1:
             parts = explained((a.path, b.path), cards())
             # Each of them is named then, not the likeliest alone.
@@ -161,6 +166,10 @@ def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] =
         text = f"They share one record, of step {pair.named(pair.steps[0])}, and do not differ in it."
     else:
         share, text = pair.equals()
+        first = pair.departure.first_digit
+        if share < _ROUNDED and first is not None and found.may_act_by(first):
+            answer, share = "cannot be said", 0.0
+            text = f"It cannot be said whether they are only as far apart as noise is. {text}"
         text += _apart_text(apart, "What differs has no effect there")
     return Why(
         answer=answer,
@@ -222,7 +231,7 @@ class _Pair:
         if found.first_digit is None:
             return 0.8 if found.few_digits else 0.99, f"They are equal {self._digits()} {span}."
         is_rounding = found.size <= 10 ** (ROUNDING[found.half] + 1)
-        return 0.97 if is_rounding else 0.8, (
+        return _ROUNDED if is_rounding else 0.8, (
             f"They are equal within noise {span}: {found.metric} differs from step {self.named(found.first_digit)} on, "
             f"by at most {found.size:.1g} of its value and without a jump; from one record to the next it changes by "
             f"{found.noise:.1g}."
@@ -243,9 +252,11 @@ class _Pair:
             then = "the results do not yet" if found.at is None else f"at {at} {found.metric} does"
             return f"{start} step {self.named(lr_step)} the learning rate differs ({one} and {two}); {then}."
         size = f"{found.metric} differs by {found.size:.1g} of its value"
-        if found.how == "bits" and not found.after:
+        if found.how == "growth":
+            size += ", which is more than rounding"
+        if found.how in ("bits", "growth") and not found.after:
             return f"They differ from their first shared record on: at step {at} {size}."
-        if found.how == "bits":
+        if found.how in ("bits", "growth"):
             return f"They are equal {self._digits()} up to step {self.named(found.after)}; at {at} {size}."
         where = f"between steps {self.named(found.after)} and {at}" if found.after else f"by step {at}"
         return (
@@ -371,7 +382,7 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
     if one.acts > at:
         return 0.0, f"acts from step {count(one.acts)} on, after they departed"
     passed = int((alike >= one.acts).sum())
-    if passed > _PATIENCE and found.how == "bits":
+    if passed > _PATIENCE and found.how in ("bits", "growth"):
         return (
             0.0,
             f"acts from step {count(one.acts)} on, and {count(passed)} records after that do not differ",

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -121,8 +120,6 @@ class Engine:
         self._lock = threading.RLock()
         self._connection: http.client.HTTPConnection | None = None
         self._context = _tls_context(address) if address.secure else None
-        self.clock_ahead_s: float | None = None
-        """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
 
     def query(self, sql: str) -> bytes:
         """Run `sql` and return the answer's body.
@@ -247,7 +244,6 @@ class Engine:
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
         finally:
             timer.cancel()
-        self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)
         return response.status, answer
 
     def _cut_off(self) -> None:
@@ -307,11 +303,3 @@ def _tls_context(address: Address) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or error.strerror or "it is not a certificate"
         raise RefusedError(f"the CA file {address.ca} cannot be used: {reason}") from error
-
-
-def _clock_ahead(date: str | None, otherwise: float | None) -> float | None:
-    try:
-        # The header is cut to whole seconds: its middle is the best guess.
-        return time.time() - (parsedate_to_datetime(date).timestamp() + 0.5) if date else otherwise
-    except (TypeError, ValueError):
-        return otherwise

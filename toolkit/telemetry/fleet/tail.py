@@ -29,7 +29,6 @@ FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
 
 _DAY_S: Final = 86_400
 _READ_BYTES: Final = 1024 * 1024
-_NOT_A_RECORD: Final = BadLine(0, 0, "empty")
 
 
 class LineTooLong(OSError):  # noqa: N818 - the name says what it found
@@ -133,15 +132,15 @@ class RecordTail:
 
     def _take_lines(self, rows: Rows, data: bytes, start: int) -> int:
         """Append the lines of `data`, as many as fit; return where the first one begins that was not taken."""
-        at, bad_lines, before = start, 0, len(rows)
+        at = start
         for line in data[:-1].split(b"\n"):
             after = at + len(line) + 1
-            bad_lines += self._add_line(rows, at, after, line)
+            self._add_line(rows, at, after, line)
             at = after
             if len(rows) >= BATCH_ROWS:
                 data = data[: at - start]
                 break
-        self._took(rows, data, at, len(rows) - before, bad_lines)
+        self._took(rows, data, at)
         return at
 
     def _take_long_line(self, rows: Rows, line: BadLine) -> None:
@@ -151,29 +150,19 @@ class RecordTail:
         data = bytes_of(self.path, line.offset, line.offset + line.length + 1)
         end = line.offset + len(data)
         self._add(rows, line.offset, end, data[:-1], "", {})
-        self._took(rows, data, end, 1, 1)
+        self._took(rows, data, end)
 
-    def _took(self, rows: Rows, data: bytes, end: int, lines: int, bad_lines: int) -> None:
+    def _took(self, rows: Rows, data: bytes, end: int) -> None:
         rows.bytes += len(data)
-        self.commit = replace(
-            self.commit,
-            end=end,
-            crc=zlib.crc32(data, self.commit.crc),
-            lines=self.commit.lines + lines,
-            bad_lines=self.commit.bad_lines + bad_lines,
-        )
+        self.commit = replace(self.commit, end=end, crc=zlib.crc32(data, self.commit.crc))
 
-    def _add_line(self, rows: Rows, at: int, after: int, line: bytes) -> bool:
-        """Append a line; return whether it is no record."""
-        record = parse_line(at, line) if line else _NOT_A_RECORD
+    def _add_line(self, rows: Rows, at: int, after: int, line: bytes) -> None:
+        record = parse_line(at, line)
         event = record.get("event") if type(record) is dict else None
         if type(record) is not dict or not isinstance(event, str):
-            self._add(rows, at, after, line, "", {})
-            # An empty line ends one that a killed writer left unfinished, and is not a fault.
-            return bool(line)
+            event, record = "", {}
         self.has_files |= event in FILE_EVENTS
         self._add(rows, at, after, line, event, record)
-        return False
 
     def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
         seq = record.get("seq")

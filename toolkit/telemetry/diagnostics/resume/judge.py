@@ -595,12 +595,7 @@ def _batches(old: Side, new: Side, step: int) -> Iterable[Compared]:
         used = frozenset[Any]().union(*(one.ids for one in _open_epoch(before)))
         cause, note = FROM_START if used & now[0].ids else SKIPPED, "no batch before is like the first one"
     else:
-        # A killed session may not have written its last batches.
-        missing = _missing(before, now) if before[-1].step == step else None
-        if missing is None:
-            return
-        differs, cause = missing > 0, SKIPPED if missing else FROM_START
-        note = f"{missing} of the epoch's batches were left out" if missing else "the epoch is whole"
+        return
     yield Compared(_BATCHES, _hex(later or order[-3:]), _hex(found), differs, cause, note)
 
 
@@ -614,28 +609,6 @@ def _open_epoch(batches: Sequence[Batch]) -> list[Batch]:
         seen |= one.ids
         found.append(one)
     return found
-
-
-def _missing(before: Sequence[Batch], now: Sequence[Batch]) -> int | None:
-    """Return how many batches less than others the epoch has in which the resume was; None if that is not known."""
-    lengths = [0]
-    seen: set[Any] = set()
-    broken = -1
-    for place, one in enumerate((*before, *now)):
-        if not one.ids:
-            return None
-        if not seen.isdisjoint(one.ids):
-            lengths.append(0)
-            seen = set()
-        if place == len(before):
-            broken = len(lengths) - 1
-        seen |= one.ids
-        lengths[-1] += 1
-    whole = [length for at, length in enumerate(lengths[:-1]) if at != broken]
-    # At the end of an epoch nothing can be seen, nor before the next one begins.
-    if not whole or broken == len(lengths) - 1:
-        return None
-    return max(max(whole) - lengths[broken], 0)
 
 
 def _hex(prints: Sequence[int]) -> str:

@@ -78,7 +78,6 @@ class Sender:
         self.is_drained = False
         """Whether everything was sent after the stop."""
         self._next_recheck = 0.0
-        self._started = time.time()
         self._last_report = -math.inf
 
     def drain(self, deadline: float) -> None:
@@ -241,7 +240,9 @@ class Sender:
 
     def _store_files(self, run: ShippedRun) -> None:
         """Have the samples and other files of a run stored, as far as they are not."""
-        if self.node.objects is not None and run.has_objects and not self.is_left_alone(run):
+        # A part of a run on another node may have others of the same names.
+        is_whole = run.is_listed and not run.found.is_part
+        if self.node.objects is not None and is_whole and not self.is_left_alone(run):
             self.node.objects.add(run.found.key.run_id, run.found.folder)
 
     def is_left_alone(self, run: ShippedRun) -> bool:
@@ -381,7 +382,6 @@ class Sender:
             run_rows.report_shipper(
                 self.engine,
                 node=self.node.name,
-                started=self._started,
                 files=len(self.watch.files),
                 behind=self.behind,
                 last_error=self.last_error,

@@ -118,7 +118,6 @@ def _is_there(engine: Engine, file: ShippedFile, commit: Commit, rows: Rows, beg
 class Lag:
     """What of a record file is not in the engine yet."""
 
-    run_id: str
     path: Path
     bytes: int
     """Without a last line that is still being written."""
@@ -156,13 +155,13 @@ def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> li
         is_anothers = commit is not None and commit.node != node
         if commit is not None and is_anothers and crc_of(path, commit.end) != commit.crc:
             continue
-        lag = _lag(key[0], path, commit.end if commit is not None else 0)
+        lag = _lag(path, commit.end if commit is not None else 0)
         # Of a file and its copies one is shipped.
         found[key] = min(lag, found.get(key, lag), key=lambda lag: lag.bytes)
     return list(found.values())
 
 
-def _lag(run_id: str, path: Path, end: int) -> Lag:
+def _lag(path: Path, end: int) -> Lag:
     status = os.stat(path)
     first = bytes_of(path, end, end + MAX_LINE_BYTES + 1)
     line, newline, _ = first.partition(b"\n")
@@ -170,7 +169,6 @@ def _lag(run_id: str, path: Path, end: int) -> Lag:
     record = parse_line(end, line) if newline else None
     timestamp = None if record is None or isinstance(record, BadLine) else record.get("time")
     return Lag(
-        run_id=run_id,
         path=path,
         bytes=max(0, status.st_size - end) if is_whole else 0,
         since=float(timestamp) if isinstance(timestamp, (int, float)) else status.st_mtime,

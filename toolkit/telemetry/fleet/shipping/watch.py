@@ -387,11 +387,6 @@ class ShippedRun:
         return self.left_to is None and 0 not in self.copies and not is_another
 
     @property
-    def has_objects(self) -> bool:
-        """Whether its files are stored: a part of a run on another node may have others of the same names."""
-        return self.is_listed and not self.found.is_part
-
-    @property
     def behind(self) -> int:
         """How many bytes are not shipped."""
         return sum(file.behind for file in list(self.files.values()))

@@ -9,7 +9,6 @@ from copy import copy
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Real
 from typing import Any, Final, Protocol
 
 from toolkit.telemetry.core.checks import whole_number
@@ -22,7 +21,6 @@ from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfi
 from toolkit.telemetry.logger.training.sums import (
     UNKNOWN_SIZES,
     Attributes,
-    PartSeconds,
     Sizes,
     Sums,
     amount,
@@ -67,9 +65,6 @@ class JobLog(Protocol):
     def current_span(self) -> AnySpan | None:
         """Return the innermost open span of this thread or task."""
 
-    def span_seconds(self, name: str) -> float:
-        """Return the seconds of all spans of `name` on the training thread."""
-
     def event_outside_spans(
         self, name: str, attributes: Mapping[str, Any], time: float | None = None
     ) -> None:
@@ -87,7 +82,6 @@ class Job:
         self.guard = log.guard
         self.clock = clock
         self.config = TrainingConfig()
-        self.parts = PartSeconds(log.span_seconds)
         self.evaluations: Final = {VALIDATION_ITERATION: Sums(), TESTING_ITERATION: Sums()}
         self.application: AnySpan | None = None
         self.loop: AnySpan | None = None
@@ -107,8 +101,6 @@ class Job:
         self._samples_start: int | None = None
         self._evaluated_at: dict[str, int] = {}
         """Completed iterations at the last evaluation of each kind in this loop."""
-        self._loss: float | None = None
-        """The latest loss the caller gave."""
         self._first_finished: float | None = None
         self._latest: AnySpan | None = None
         """The last iteration so far."""
@@ -222,14 +214,6 @@ class Job:
         self._evaluated_at[evaluation] = self.completed
         return self.completed - last
 
-    def note_loss(self, loss: Any) -> None:
-        """Remember the loss of an iteration if it is already a number: a device is never waited for."""
-        # A tensor's value appears in the step records as soon as the device has delivered it.
-        self._loss = None
-        if isinstance(loss, Real):
-            with self.guard.catch("reading a loss"):
-                self._loss = float(loss)
-
     def write_remaining(self, time: float | None = None) -> None:
         """Write the totals, if there are iterations since they were last written."""
         interval, self._interval = self._interval, 0
@@ -245,9 +229,9 @@ class Job:
                 num_train_samples=sums.samples,
                 interval=interval,
                 **sums.times(),
-                **sums.speeds(self.parts.total(), self._world_size()),
+                **sums.speeds(self._world_size()),
                 train_tokens=sums.tokens,
-                latest_loss=self._loss if self._loss is not None else self.log.latest_loss(),
+                latest_loss=self.log.latest_loss(),
                 completed_floating_point_operations_overall=self._flops_overall(),
                 total_flops=sums.flops,
                 first_logged_train_iterations_finish_timestamp_sec=self._first_finished,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any, Final
-
-from toolkit.telemetry.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 Attributes = dict[str, Any]
 Sizes = tuple[float, float, float]
@@ -15,8 +12,6 @@ Sizes = tuple[float, float, float]
 UNKNOWN: Final = math.nan
 """An amount that is unknown, and so is every sum with it."""
 UNKNOWN_SIZES: Final[Sizes] = (UNKNOWN, UNKNOWN, UNKNOWN)
-_PARTS: Final = {"forward": FORWARD, "backward": BACKWARD, "dataloader": DATA_LOADING}
-"""Parts of an iteration whose mean seconds are reported, by their name in the events."""
 
 
 class Sums:
@@ -59,12 +54,11 @@ class Sums:
             "total_iteration_time_sec": self.seconds,
         }
 
-    def speeds(self, parts: Mapping[str, float], world_size: int) -> Attributes:
-        """Return mean seconds of the parts and mean samples, tokens per second, and TFLOP/s per GPU."""
+    def speeds(self, world_size: int) -> Attributes:
+        """Return mean samples, tokens per second, and TFLOP/s per GPU."""
         per_second = 1.0 / self.seconds if self.seconds > 0.0 else UNKNOWN
         tera = 1e12 * world_size
         return {
-            **{f"avg_{called}_time_sec": parts[name] / self.count for called, name in _PARTS.items()},
             "avg_batch_size": self.samples / self.count,
             "avg_tokens_per_second": self.tokens * per_second,
             "avg_tflops": self.flops * per_second / 1e12,
@@ -72,34 +66,6 @@ class Sums:
             "train_throughput_per_gpu_max": self._fastest / tera or UNKNOWN,
             "train_throughput_per_gpu_min": self._slowest / tera if self._slowest < math.inf else UNKNOWN,
         }
-
-
-class PartSeconds:
-    """Seconds of forward, backward and data loading in the training loop, excluding evaluations inside it.
-
-    It reads totals that spans keep anyway, so an iteration costs nothing here. Starts outside of the loop.
-    """
-
-    def __init__(self, seconds_of: Callable[[str], float]) -> None:
-        self._seconds_of = seconds_of
-        self._outside = 1
-        """The nesting depth of what is not training; 0 while training."""
-        self._seconds = dict.fromkeys(_PARTS.values(), 0.0)
-        self._read = dict(self._seconds)
-        """The spans' totals that `_seconds` were last brought up to."""
-
-    def move(self, outside: int) -> None:
-        """Say that the training is left (1) or returned to (-1)."""
-        self.total()
-        self._outside = max(0, self._outside + outside)
-
-    def total(self) -> dict[str, float]:
-        """Return the seconds of each part in training so far."""
-        for name, before in self._read.items():
-            self._read[name] = self._seconds_of(name)
-            if self._outside == 0:
-                self._seconds[name] += self._read[name] - before
-        return {name: seconds or UNKNOWN for name, seconds in self._seconds.items()}
 
 
 def known(**fields: Any) -> Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -13,7 +12,7 @@ import numpy as np
 
 from toolkit.telemetry.runs import statistics as stats
 from toolkit.telemetry.runs.formatting import short_number
-from toolkit.telemetry.runs.settings import level_text, seed_text, setting_text
+from toolkit.telemetry.runs.settings import seed_text
 from toolkit.telemetry.runs.sweep.columns import (
     FEW_VALUES,
     Column,
@@ -97,15 +96,6 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A setting in which the best run is unlike most others."""
-
-    key: str
-    value: str
-    typical: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SeedSpread:
     """How much runs differ that have equal settings."""
 
@@ -169,8 +159,6 @@ class SweepAnswer:
     """How much better the best run is than the second; 0 or more."""
     ahead: SweepRun | None = None
     """The best of the runs not counted that is already better than the best counted one."""
-    median: float | None = None
-    differs: tuple[Difference, ...] = ()
     factors: tuple[Factor, ...] = ()
     """Every tested setting: the named ones first, the most important first."""
     joint: Joint | None = None
@@ -251,7 +239,6 @@ def answer(
         second=second,
         lead=None if second is None else abs(second.number - done[0].number),
         ahead=_ahead(runs, done[0], direction),
-        median=statistics.median(run.number for run in done),
         configurations=len(groups),
         varied=tuple(key for column in columns for key in column.keys),
         constant=constant,
@@ -272,9 +259,7 @@ def answer(
         verdict = "decided" if any(factor.named for factor in explained["factors"]) else "undecided"
         common.update(explained)
     found = SweepAnswer(verdict=verdict, **common)
-    return replace(
-        found, differs=_differences(done, columns, found), suggestions=_suggestions(done, columns, found)
-    )
+    return replace(found, suggestions=_suggestions(done, columns, found))
 
 
 def is_log_scale(values: Sequence[float]) -> bool:
@@ -528,36 +513,6 @@ def _ahead(runs: Sequence[SweepRun], best: SweepRun, direction: Direction) -> Sw
     others = [run for run in runs if run.state != "done" and run.is_measured]
     better = [run for run in others if run.cost(direction) < best.cost(direction)]
     return min(better, key=lambda run: (run.cost(direction), run.key), default=None)
-
-
-def _differences(
-    runs: Sequence[SweepRun], columns: Sequence[Column], found: SweepAnswer
-) -> tuple[Difference, ...]:
-    """Return in what the best run, the first of `runs`, is unlike most others; the important settings first."""
-    if len(runs) < 3:
-        return ()
-    rank = {factor.keys: place for place, factor in enumerate(found.factors)}
-    differences = []
-    for column in sorted(columns, key=lambda column: rank.get(column.keys, len(rank))):
-        mine = column.values[0]
-        if mine is None:
-            continue
-        if column.numbers is not None:
-            others = np.array([number for number in column.numbers if not math.isnan(number)])
-            here = column.numbers[0]
-            middle = float(np.quantile(others, 0.5, method="nearest"))
-            low, high = np.quantile(others, [0.25, 0.75])
-            if here == middle or low < here < high:
-                continue
-            typical = number_text(column, middle)
-        else:
-            known = [value for value in column.values if value is not None]
-            usual, times = Counter(map(level_text, known)).most_common(1)[0]
-            if usual == level_text(mine) or times < len(known) / 2:
-                continue
-            typical = next(setting_text(value) for value in known if level_text(value) == usual)
-        differences.append(Difference(key=column.keys[0], value=setting_text(mine), typical=typical))
-    return tuple(differences[:4])
 
 
 def _seed_spread(runs: Sequence[SweepRun], groups: Sequence[Sequence[int]]) -> SeedSpread | None:

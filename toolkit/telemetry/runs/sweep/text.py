@@ -28,7 +28,7 @@ class AnswerText:
     """The answer in sentences."""
 
     best: tuple[str, ...]
-    """The best run, the next one, and how the best one differs from others."""
+    """The best run and the next one."""
     why: tuple[str, ...]
     luck: tuple[str, ...]
     """How much is chance, and which runs do not count."""
@@ -43,7 +43,7 @@ def answer_text(found: SweepAnswer, mark: Marks | None = None) -> AnswerText:
     """Return the answer in plain English."""
     mark = mark or Marks()
     return AnswerText(
-        best=(*_best(found, mark), *_differs(found, mark)),
+        best=tuple(_best(found, mark)),
         why=tuple(_why(found, mark)),
         luck=(*_seeds(found, mark), *_not_counted(found, mark)),
         next=tuple(_next(found, mark)),
@@ -97,16 +97,6 @@ def _in_project(found: SweepAnswer, mark: Marks) -> str:
     if found.project is None:
         return ""
     return f" in project {mark.value(found.project)}" if found.project else " without a project"
-
-
-def _differs(found: SweepAnswer, mark: Marks) -> list[str]:
-    if not found.differs:
-        return []
-    parts = [
-        f"{mark.name(one.key)} {mark.value(one.value)} (typically {mark.value(one.typical)})"
-        for one in found.differs[:3]
-    ]
-    return [f"The best run differs from the typical one in {listed(parts)}."]
 
 
 # ---------------------------------------------------------------- why

@@ -25,7 +25,8 @@ from toolkit.telemetry.runs.store import RunCard
 
 JSON_FORM: Final = """\
 an object. Of two runs: `runs` (two names), `answer` (`equal`, `differ` or `cannot be said`), `sentence`, `sure`, \
-`step` (the first that differs, as the first run counts, or `null`), `departure` (`how`: `bits`, `jump`, `level` or \
+`step` (the first that differs, as the first run counts, or `null`), `departure` (`how`: `bits`, `jump`, `level`, \
+`growth` or \
 `null`; `metric`; `records` that both have), `causes` (likely first: `kind`, `what`, `a`, `b`, `note`, `because`, \
 `share`), `without_effect` (the same without `share`), `code` (`path` and `diff` of each file), `evidence` (`what`, \
 `found`), `needed` (what was not recorded) and `explained` (`null`, or by the other runs of the folder: `metric`, \

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 _MOST_GPUS: Final = 256
 _MOST_SLICES: Final = 64
 """Of one machine, and of one GPU. A driver that says four billion does not know, and would be asked for each."""
 
 
-class VisibleGpu(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class VisibleGpu:
     """A device as the training script counts it, with NVML's handles for it."""
 
     index: int

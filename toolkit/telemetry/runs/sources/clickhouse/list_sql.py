@@ -65,9 +65,7 @@ class Within(NamedTuple):
     @property
     def settings(self) -> str:
         """The end of the statement."""
-        # All rows of a run are in the partition of the month in which it was created.
-        own_months = "do_not_merge_across_partitions_select_final = 1"
-        return f"{ONE_THREAD}, {own_months}, max_execution_time = {self.limit_s}"
+        return f"{ONE_THREAD}, max_execution_time = {self.limit_s}"
 
 
 WITHOUT_LIMIT: Final = Within()

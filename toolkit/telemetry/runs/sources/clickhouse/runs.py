@@ -72,7 +72,7 @@ _COLUMNS: Final = (
     "run_id, version, node, folder, status, why, sure, toUInt32(received), card, toUInt32(now())"
 )
 """What a card needs."""
-_MORE_COLUMNS: Final = "name, behind, project, toUInt16(created), control, manifest"
+_MORE_COLUMNS: Final = "name, behind, toUInt16(created), control, manifest"
 
 
 @dataclass(slots=True)
@@ -99,7 +99,6 @@ class EngineRun:
     name: str | None = None
     """What the run was called when it was made; None if this and the next ones were not asked for."""
     behind: int = 0
-    project: str = ""
     day: int = 0
     control: str = ""
     """Whether its node delivers requests to it: nothing if it does not, DELIVERS, or why this run gets none."""
