@@ -76,11 +76,11 @@ def _sparkline(values: Sequence[float | None]) -> str:
         if value is None:
             lines.append([])
         else:
-            y = 15.0 if is_flat else 28 - 26 * (value - low) / span
-            lines[-1].append(f"{number},{y:.1f}")
+            y = 50 if is_flat else round(93 - 86 * (value - low) / span)
+            lines[-1].append(f"{number},{y}")
     drawn = "".join(f'<polyline points="{" ".join(line)}"/>' for line in lines if len(line) > 1)
     return (
-        f'<svg viewBox="0 0 {len(values) - 1} 30" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
+        f'<svg viewBox="0 0 {len(values) - 1} 100" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
     )
 
 

@@ -40,7 +40,7 @@ from ..components.frame import RunPage, curves_from, has_rest, live, open_run
 from ..components.pictures import latest_samples
 from ..components.resume_card import resume_card
 
-_SPARK_POINTS = 40
+_SPARK_POINTS = 24
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *INTERNAL)
 _REWARDS: Final = ("reward", "reward_mean", "mean_reward", "rewards_mean", "reward/mean")

@@ -80,6 +80,7 @@ class CurveChart {
     this.component = component;
     // The one place where markup is taken as such: the server has made it from escaped text.
     if (spec.picture) this.picture.innerHTML = spec.picture; else this.picture.replaceChildren();
+    if (spec.picture && this.isBroken) this.message.textContent = `${this.isBroken} A picture is shown instead.`;
     drawStar(this.root, { pinned: spec.star, label: spec.title }, () => component.setTriggerValue("pin", true));
     this.bar.classList.toggle("telemetry-curves-next-to-star", spec.star !== undefined && spec.star !== null);
     if (text === this.specText) return;
@@ -658,9 +659,9 @@ class CurveChart {
 
   askPicture(why) {
     if (this.isBroken) return;
-    this.isBroken = true;
+    this.isBroken = why;
     this.root.classList.add("telemetry-curves-broken");
-    this.message.textContent = `${why} A picture is shown instead.`;
+    this.message.textContent = why;
     this.root.dataset.drawn = "picture";
     this.component.setStateValue("picture", { at: Date.now() });
   }
