@@ -53,12 +53,9 @@ dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (AR
 fleet: $(READY)  ## Start a whole fleet on this machine: ClickHouse, two nodes, 200 runs and the dashboard, until Ctrl-C.
 	@exec $(BIN)/python -m benchmarks.fleet_demo $(ARGS)
 
-test: compiled check  ## Run the checks, then every test, those that failed twice (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
+test: compiled check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
 	@echo "== pytest"
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS) || { [ $$? -eq 1 ] || exit 1; \
-		echo "== pytest: what failed, a second time, one at a time"; \
-		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -r A $(ARGS) && \
-		echo "These passed the second time. A test that fails by chance is a defect: find out why."; }
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Next to the checks, which need one core: in a new clone every worker would compile every test by itself.
 compiled: $(READY)

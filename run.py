@@ -8,6 +8,6 @@ import sys
 if __name__ == "__main__":
     # A shell starts a program with `&`, as `make run` does, so that it ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    from toolkit.telemetry.cli.main import main
+    from toolkit.telemetry.trainer.command import main
 
-    raise SystemExit(main(["train", *sys.argv[1:]]))
+    raise SystemExit(main(sys.argv[1:]))

@@ -19,29 +19,34 @@ from benchmarks.large_run import write_finished_run, write_many_runs
 from benchmarks.report import Claim, Report
 
 _LINES: Final = (
-    ("take in a value, merges included", "value_us", " µs", 10.0),
-    ("an insert of 50 records alone", "insert", " ms", 25.0),
+    ("take in a value", "value_us", " µs", 10.0),
+    # Of this, 20 ms are three inserts into tables that keep nothing: what a process with the engine takes for any.
+    ("insert 50 records", "insert", " ms", 40.0),
     ("stored of a record", "bytes", " B", 180.0),
-    ("shipper: a record, in bulk", "ship_us", " µs", 45.0),
-    ("shipper at 100 records/s, of a core", "ship_share", " %", 1.0),
-    ("a run of {records:,} records, read at first, page included", "rows", " ms", None),
-    ("a curve of it then, page included", "curve", " ms", 500.0),
-    ("its newest 200 events", "events", " ms", 200.0),
-    ("compare 8 runs, read at first", "compare", " ms", 150.0),
-    ("group of 50 runs, read at first", "group", " ms", 600.0),
-    ("1,024 ranks, the slowest named", "ranks", " ms", 120.0),
-    ("record until a page can show it, p99, by the clock", "to_page_p99_s", " s", 5.0),
-    ("request to answer on a page, p99, by the clock", "request_p99_s", " s", 10.0),
-    ("{jobs} shippers stopped as their job ends: lines not shipped", "drain_missing", "", 0.0),
-    ("the same: runs with a wrong status", "drain_wrong", "", 0.0),
-    ("the same: longest stop, by the clock", "drain_s", " s", 20.0),
-    ("lag next to a run of {records:,} records that ends, p99", "large_lag_p99_s", " s", 3.0),
-    ("four shippers of one directory, times one", "four_shippers_times", "", 1.3),
-    ("idle with {runs:,} finished runs, of a core", "idle_share", " %", 1.0),
+    # So a shipper that catches up sends 16,000 records a second.
+    ("shipper: a record", "ship_us", " µs", 60.0),
+    ("shipper at 100 records/s", "ship_share", " %", 1.0),
+    ("{records:,} records, with the page", "rows", " ms", None),
+    ("their curve, with the page", "curve", " ms", 500.0),
+    ("their newest 200 events", "events", " ms", 200.0),
+    ("compare 8 new runs", "compare", " ms", 150.0),
+    ("group of 50 new runs", "group", " ms", 600.0),
+    # A page of ranks asks five such questions: one second of the engine.
+    ("slowest of 1,024 ranks", "ranks", " ms", 200.0),
+    ("record to page, p99*", "to_page_p99_s", " s", 5.0),
+    ("request to answer, p99*", "request_p99_s", " s", 10.0),
+    ("{jobs} drains: lines left, wrong statuses", "drain_wrong", "", 0.0),
+    ("longest drain*", "drain_s", " s", 20.0),
+    ("lag beside {records:,} records, p99*", "large_lag_p99_s", " s", 3.0),
+    ("four shippers, times one", "four_shippers_times", "", 1.3),
+    ("idle, {runs:,} finished runs", "idle_share", " %", 1.0),
 )
 """What, the name of the figure, its unit, and the limit."""
-_LIST_LIMITS_MS: Final = {12_000: 40.0, 1_000_000: 300.0}
-"""Of the engine, for a first page, a search or a sort of so many runs; the dashboard has 60."""
+_AGAIN: Final = "the same again"
+_LIST_LIMITS_MS: Final = {12_000: 200.0, 1_000_000: 1_000.0}
+"""Of the engine, for a list that someone asks for, such as a search."""
+_AGAIN_LIMITS_MS: Final = {12_000: 50.0, 1_000_000: 500.0}
+"""For what an open page asks for every 5 s, or after five times as long as the answer took."""
 _PAGE_MS: Final = 60.0
 _FULL: Final = {"repeats": 6, "runs": 12_000, "live_s": 30, "requests": 10, "records": 200_000}
 _QUICK: Final = {"repeats": 5, "runs": 600, "live_s": 20, "requests": 2, "records": 20_000}
@@ -68,19 +73,19 @@ def _report(plan: Mapping[str, int], found: Mapping[str, float], lists: list[Fig
         rows.append([text, f"{_rounded(value)}{unit}", "-" if limit is None else f"{limit:g}{unit}"])
         if limit is not None:
             claims.append(Claim(text=text, measured=value, limit=limit, unit=unit))
-    sizes = {one.runs: _LIST_LIMITS_MS[one.runs] for one in lists}
     for question in dict.fromkeys(one.question for one in lists):
         costs = [one for one in lists if one.question == question]
-        text = f"{question} of {' / '.join(f'{size:,}' for size in sizes)} runs"
+        limits = _AGAIN_LIMITS_MS if question == _AGAIN else _LIST_LIMITS_MS
         measured = " / ".join(f"{_rounded(one.engine_ms)} + {_rounded(one.page_ms)}" for one in costs)
-        limits = " / ".join(f"{limit:g}" for limit in sizes.values())
-        rows.append([text, f"{measured} ms", f"{limits} + {_PAGE_MS:g} ms"])
+        allowed = " / ".join(f"{limits[one.runs]:g}" for one in costs)
+        rows.append([f"list: {question}", f"{measured} ms", f"{allowed} + {_PAGE_MS:g} ms"])
         for one in costs:
             which = f"{question} of {one.runs:,} runs"
             claims.append(
-                Claim(text=f"{which}, engine", measured=one.engine_ms, limit=sizes[one.runs], unit=" ms")
+                Claim(text=f"{which}, engine", measured=one.engine_ms, limit=limits[one.runs], unit=" ms")
             )
             claims.append(Claim(text=f"{which}, dashboard", measured=one.page_ms, limit=_PAGE_MS, unit=" ms"))
+    sizes = " / ".join(f"{size:,}" for size in dict.fromkeys(one.runs for one in lists))
     return Report(
         name="fleet",
         title="A fleet: shipping, and answers of the engine",
@@ -89,11 +94,10 @@ def _report(plan: Mapping[str, int], found: Mapping[str, float], lists: list[Fig
         figures={"plan": dict(plan), "engine": dict(found), "lists": [asdict(one) for one in lists]},
         claims=claims,
         notes=[
-            "processor time of the engine, unless said otherwise; of lists: engine + dashboard",
-            "records have 8 numbers; of the ranks one is slower",
-            "the listed runs are copied from 500 folders",
-            "a page is tried every 0.5 s for a record; its refresh, 5 s by default, comes on top",
-            f"{found['memory_mb']:,.0f} MB of memory afterwards",
+            "processor time of the engine, or share of a core",
+            f"lists of {sizes} runs, copied from 500 folders: engine + dashboard",
+            "*by the clock; a page is asked every 0.5 s",
+            "records have 8 numbers; merges are included",
         ],
     )
 

@@ -19,7 +19,7 @@ from toolkit.telemetry.fleet.commits import Commit, insert_commits
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, RunKey
+from toolkit.telemetry.fleet.tail import RecordTail, Rows, RunKey
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
@@ -125,11 +125,9 @@ class _Trial:
         key = RunKey(run_id="insert-alone", project="", day=20_000)
         path = next(self._logs["small"].iterdir()) / "metrics.jsonl"
         end = sum(map(len, path.read_bytes().splitlines(keepends=True)[:_SMALL_INSERT]))
-        tail, rows = RecordTail(path, key, 0, 1, Position()), Rows()
+        tail, rows = RecordTail(path, key, Commit(run_id=key.run_id, rank=0)), Rows()
         tail.read(rows, until=end)
-        blocks = rows.blocks()
-        at = tail.position
-        commit = Commit(run_id=key.run_id, rank=0, end=at.end, crc=at.crc, lines=at.lines)
+        blocks, commit = rows.blocks(), tail.commit
 
         def insert() -> None:
             for block in blocks:

@@ -35,7 +35,7 @@ _DAY_RUNS: Final = 5_000
 _LABELLED: Final = 50
 """One of so many runs has labels."""
 _COPIED: Final = (
-    "project, version, name, node, folder, status, why, sure, heartbeat, step, manifest, trend, behind, shown, tags, "
+    "project, version, name, node, folder, status, why, sure, step, manifest, trend, behind, shown, tags, "
     "tagged, facts, card"
 )
 _PAGE: Final = RunQuery(per_page=100, archived=False)
@@ -75,7 +75,7 @@ def grow(engine: Engine, have: int, runs: int) -> None:
         labels = []
         for at, (run_id,) in enumerate(engine.rows(labelled)):
             data = encode_labels(Labels(notes="a note", archived=at % 3 == 0))
-            labels.append(label_row(project="", run_id=run_id, version=1, by="us", data=data, day=20_700))
+            labels.append(label_row(run_id, 1, by="us", data=data, day=20_700))
         engine.insert_rows(LABELS_TABLE, LABEL_TYPES, labels)
         have += some
 

@@ -23,8 +23,9 @@ _IMPORTED = {
     TENSORBOARD.name: "torch.utils.tensorboard.SummaryWriter",
 }
 """What a script imports to log; a lazy package shows its cost only when the name is used."""
-_PACED = 200
+_PACED = 600
 _PAUSE_S = 0.005
+"""Steps of about 5 ms: the first three seconds of a run, in which its threads begin their work."""
 _MB = 1e6
 _LIMITS = {
     "import_ms": ("importing TelemetryLogger", 90.0, " ms"),
@@ -33,6 +34,9 @@ _LIMITS = {
     "added_mb": ("memory added by a started logger", 15.0, " MB"),
     "burst_mb": ("memory that a burst adds to that", 15.0, " MB"),
     "threads": ("threads of one logger", 4.0, ""),
+    "processes": ("child processes", 0.0, ""),
+    "mean_of_p50": ("mean of the calls in the first seconds against their median", 1.2, "x"),
+    "share": ("share of these steps on the caller's thread", 0.7, " %"),
 }
 
 
@@ -55,18 +59,21 @@ def build(options: Options) -> Report:
         if contender.name in imports:
             figures[contender.name]["import_ms"] = statistics.median(imports[contender.name])
     ours = figures.get(OURS.name, {})
-    shown = ("import_ms", "open_ms", "cpu_us", "added_mb", "helpers_mb", "burst_mb", "threads", "processes")
+    shown = (
+        *("import_ms", "open_ms", "cpu_us", "added_mb", "helpers_mb", "burst_mb", "threads", "processes"),
+        *("p50_us", "mean_us", "share"),
+    )
     return Report(
         name="process_cost",
         title="What a logger costs its process",
         columns=[
             *("logger", "import ms", "open ms", "CPU µs per record", "MB", "MB in helpers"),
-            *("MB more in a burst", "threads", "processes"),
+            *("MB more in a burst", "threads", "processes", "call p50 µs", "mean µs", "% of the step"),
         ],
         rows=[
             [
                 contender.title,
-                *(f"{found[name]:.1f}".removesuffix(".0") if name in found else "-" for name in shown),
+                *(f"{found[name]:.2f}".removesuffix(".00") if name in found else "-" for name in shown),
             ]
             for contender in contenders
             for found in [figures[contender.name]]
@@ -79,6 +86,7 @@ def build(options: Options) -> Report:
         ],
         notes=[
             f"MB: what is added by opening it and {_PACED} steps, one every 5 ms, its imports included",
+            f"call, % of the step: these {_PACED} calls, and the processor time of the caller's thread in them",
             f"CPU: of all threads and helpers in a burst of {burst:,} records (W&B, TensorBoard: a quarter) and close",
             *notes,
         ],
@@ -105,10 +113,17 @@ def costs_of(folder: Path, name: str, records: int) -> dict[str, float]:
     began = time.perf_counter()
     logger = ALL[name].open(folder)
     found = {"open_ms": (time.perf_counter() - began) * 1e3}
+    took, on_thread, steps_began = [], 0.0, time.perf_counter()
     for step in range(_PACED):
         vary()
+        called, thread = time.perf_counter(), time.thread_time()
         logger.log(step)
+        on_thread += time.thread_time() - thread
+        took.append(time.perf_counter() - called)
         time.sleep(_PAUSE_S)
+    p50, mean = statistics.median(took), statistics.fmean(took)
+    found |= {"p50_us": p50 * 1e6, "mean_us": mean * 1e6, "mean_of_p50": mean / p50}
+    found["share"] = on_thread / (time.perf_counter() - steps_began) * 100
     # Samplers and mirrors start on their own threads.
     time.sleep(1.5)
     helpers = process.children(recursive=True)

@@ -38,8 +38,8 @@ _SETTLING: Final = 15
 _LOG_EVERY: Final = 10
 _MOST_US: Final = 60.0
 """Of the training's thread in each step."""
-_HOOKS: Final = ("on_", "log_", "setup", "teardown", "save", "finalize")
-"""What the names of a logger's hooks begin with."""
+_HOOKS: Final = ("on_", "log", "setup", "teardown", "save", "finalize", "_begin_update")
+"""What the names of a logger's hooks begin with; the last is ours in torch's optimizer."""
 
 
 class Hooks:
@@ -89,7 +89,7 @@ def build(options: Options) -> Report:
     asked = [name for name in _TITLES if not options.only or name.partition("_")[0] in options.only]
     absent = {name for name, package in _NEEDS.items() if importlib.util.find_spec(package) is None}
     notes = [
-        f"the trainers log every {_LOG_EVERY} steps, with or without a logger",
+        f"the trainers log every {_LOG_EVERY} steps, with or without a logger; the loop of Accelerate logs every step",
         SLOWDOWN,
         f"µs a step: processor time of the training's thread in the logger's hooks, after {_SETTLING} steps (mean)",
         *(f"{_TITLES[name]}: not measured, {_NEEDS[name]} not installed" for name in asked if name in absent),
@@ -103,7 +103,7 @@ def build(options: Options) -> Report:
             continue
         found = figures[package] = {}
         for name in asked:
-            if name not in absent:
+            if name not in absent and (package, name) != ("accelerate", OURS_PHASES):
                 say(f"{title}: {_TITLES[name]}")
                 found[name] = _summary(**measure_in_child(time_turns, package, name, turns, steps))
                 rows.append([title, _TITLES[name], *_cells(found[name])])
@@ -281,9 +281,47 @@ def _train_with_lightning(folder: Path, name: str, steps: int, hooks: Hooks) -> 
     trainer.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=32))
 
 
+def _train_with_accelerate(folder: Path, name: str, steps: int, hooks: Hooks) -> None:
+    import torch
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        # Of the training before.
+        state._reset_state()  # noqa: SLF001
+    tracker: Any = None
+    if name in (OURS, OURS_OFF):
+        from toolkit.telemetry.integrations.accelerate import TelemetryTracker
+
+        tracker = TelemetryTracker(log_dir=str(folder), enabled=name != OURS_OFF)
+        hooks.watch(tracker)
+    log_with = tracker or (name if name in _NEEDS else None)
+    accelerator = Accelerator(cpu=True, log_with=log_with, project_dir=str(folder))
+    torch.manual_seed(0)
+    layers = [part for _ in range(6) for part in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(4096, 256)), batch_size=32)
+    net = torch.nn.Sequential(*layers)
+    model, optimizer, loader = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4), rows)
+    if tracker is not None:
+        tracker.watch(accelerator)
+    accelerator.init_trackers("bench")
+    if tracker is None:
+        for one in accelerator.trackers:
+            hooks.watch(one)
+    for step, (batch,) in zip(range(1, steps + 1), loader, strict=False):
+        loss = torch.nn.functional.mse_loss(model(batch), batch)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        accelerator.log({"train_loss": loss.detach(), "lr": 1e-4}, step=step)
+        hooks.end_step()
+    accelerator.end_training()
+
+
 FRAMEWORKS: Final = {
     "transformers": ("Hugging Face Trainer", _train_with_transformers),
     "lightning": ("Lightning", _train_with_lightning),
+    "accelerate": ("Accelerate", _train_with_accelerate),
 }
 """By its package, a trainer, with a function that trains once by it."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+HEALTH_PATH: Final = "/_stcore/health"
+"""A health check needs no right: it learns that pages are served, and no more."""
 
 
 def cookies_of(scope: Message) -> list[tuple[str, str]]:

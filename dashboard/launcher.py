@@ -73,11 +73,6 @@ class PreparedDashboard:
     settings: DashboardSettings
     access: Access
 
-    @property
-    def opens_without_token(self) -> bool:
-        """Whether a browser may be opened: a token in the URL would show up in the list of processes."""
-        return not isinstance(self.access, AccessTokens)
-
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> int:
     """Serve the dashboard with the options in `argv` (default: the command line) and return the exit code.
@@ -95,7 +90,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard"
 
     def announce() -> None:
         print(startup_message(prepared, "Press Ctrl-C to stop."), flush=True)
-        if options.open_browser and prepared.opens_without_token:
+        # A token in the URL would show up in the list of processes.
+        if options.open_browser and not isinstance(prepared.access, AccessTokens):
             open_browser(prepared.listener.url)
 
     prepared.server.serve_until_stopped(on_ready=announce)
@@ -263,7 +259,7 @@ def _add_access_options(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare(options: LaunchOptions) -> PreparedDashboard:
-    """Return a server that already listens; the settings reach the pages through environment variables.
+    """Return a server that already listens; `settings` are those that pages go by from now on.
 
     Changes the current directory, so that no file lying there is read or imported.
 
@@ -295,7 +291,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
         print(_warning(listener, access), file=sys.stderr)
 
     settings = replace(options.settings, access=_page_access(access))
-    os.environ.update(settings.to_environment())
+    DashboardSettings.in_use = settings
     _leave_current_folder()
     _ensure_home_folder()
     # Imported here: it takes a second, and an invalid option is reported without it.

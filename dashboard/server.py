@@ -34,7 +34,7 @@ from .access.roles import Role, with_role
 from .access.token_gate import ROLE_HEADER, TokenGate
 from .access.tokens import AccessTokens
 from .answering import computed
-from .asgi import AsgiApp, Message, Receive, Send, answer
+from .asgi import AsgiApp, Message, Receive, Send
 from .assets import (
     SAMPLE_FILE_URL,
     page_script,
@@ -101,7 +101,7 @@ class DashboardServer(uvicorn.Server):
             pages = UserHeaderGate(pages, access)
         else:
             pages = _open_to_all(pages)
-        counted, self._is_busy = _counting(_with_health(pages))
+        counted, self._is_busy = _counting(pages)
         super().__init__(
             uvicorn.Config(
                 NetworkGuard(counted, listener.allowed_hosts),
@@ -240,29 +240,6 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "secrets.files": [],
         **THEME_OPTIONS,
     }
-
-
-def _with_health(gate: AsgiApp) -> AsgiApp:
-    """Answer a health check that `gate` refuses for lack of a token: it learns that pages are served, and no more."""
-
-    async def pages(scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/_stcore/health":
-            await gate(scope, receive, send)
-            return
-        messages: list[Message] = []
-
-        async def keep(message: Message) -> None:
-            messages.append(message)
-
-        await gate(scope, receive, keep)
-        if messages and messages[0].get("status") == 200:
-            # Streamlit's own answer has the cookie that a login needs.
-            for message in messages:
-                await send(message)
-        else:
-            await answer(send, 200, "ok", content_type="text/plain")
-
-    return pages
 
 
 def _open_to_all(application: AsgiApp) -> AsgiApp:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from toolkit.telemetry.core.user_folders import labels_dir
 from toolkit.telemetry.runs.formatting import md
@@ -38,7 +39,6 @@ _T = TypeVar("_T")
 
 _RUN = "run"
 _RUN_KEPT = "_run"
-_SEARCH = "_search"
 _OF_CURVES: Final = ("from", "to")
 OF_SPANS: Final = ("since", "until")
 """Where the URL has the window of the spans: next to curves of the whole run they show a few steps."""
@@ -46,7 +46,6 @@ _AT = "at"
 _REFRESH = "refresh"
 _REQUESTS = "_asked"
 _ANNOUNCED = "_announced"
-_CONFIRM = "_confirm"
 _UNDO = "_undo_offer"
 _UNDO_S: Final = 60.0
 
@@ -89,7 +88,7 @@ def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
 
 def settings() -> DashboardSettings:
     """Return what the dashboard was started with."""
-    return DashboardSettings.from_environment()
+    return DashboardSettings.in_use or DashboardSettings()
 
 
 def role() -> Role | None:
@@ -99,13 +98,16 @@ def role() -> Role | None:
     a cookie that the server signed.
     """
     access = settings().access
+    if access.by == "anyone":
+        return Role.OPERATOR
+    if get_script_run_ctx(suppress_warning=True) is None:
+        # A first screen is made before there is a tab, and changes nothing.
+        return None
     if access.by == "token":
         return role_named(st.user.get("role"))
     if access.by == "header":
         return Role.OPERATOR if st.user.get("email") else None
-    if access.by == "login":
-        return access.allow_list.role_of(st.user.to_dict()) if access.allow_list is not None else None
-    return Role.OPERATOR
+    return access.allow_list.role_of(st.user.to_dict()) if access.allow_list is not None else None
 
 
 def is_viewer() -> bool:
@@ -193,27 +195,6 @@ def undo_offered() -> Undo | None:
 def forget_undo() -> None:
     """Offer no undo any more."""
     st.session_state.pop(_UNDO, None)
-
-
-def label_problem(run: str) -> str:
-    """Return why the last change of the run's labels was not saved; empty if it was."""
-    return str(st.session_state.get(f"_label_problem {run}", ""))
-
-
-def set_label_problem(run: str, problem: str) -> None:
-    """Store why the last change of the run's labels was not saved."""
-    st.session_state[f"_label_problem {run}"] = problem
-
-
-def keep_search(text: str) -> None:
-    """Store the search, for the next page that lists runs."""
-    st.session_state[_SEARCH] = text
-
-
-def take_search() -> None:
-    """Start with the search of the page before, unless the URL has one; before the widget with the key `q`."""
-    if "q" not in st.session_state and "q" not in st.query_params and st.session_state.get(_SEARCH):
-        st.session_state["q"] = st.session_state[_SEARCH]
 
 
 # ---------------------------------------------------------------- how often
@@ -343,17 +324,6 @@ def remember_request(run: str, request_id: str, what: str, at: float, *, about: 
     requests = st.session_state.setdefault(_REQUESTS, {})
     new = {"id": request_id, "what": what, "at": at, "about": about}
     requests[run] = [new, *requests.get(run, ())][:5]
-
-
-def pending_confirmation(run: str) -> str | None:
-    """Return the alert whose remedy waits for confirmation."""
-    waiting = st.session_state.get(_CONFIRM)
-    return str(waiting[1]) if waiting and waiting[0] == run else None
-
-
-def set_pending_confirmation(run: str, alert_id: str | None) -> None:
-    """Ask for confirmation of this alert's remedy; None to cancel."""
-    st.session_state[_CONFIRM] = None if alert_id is None else (run, alert_id)
 
 
 def take_unannounced(run: str, alert_ids: Iterable[str]) -> list[str]:

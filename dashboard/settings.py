@@ -1,23 +1,16 @@
-"""The settings of the dashboard, passed from the launcher to the pages by environment variables."""
+"""The settings of the dashboard: the launcher chooses them, and the pages of the same process read them."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from toolkit.telemetry.core.user_folders import user_folder
 
-from .access.login import AllowList, LoginError
+from .access.login import AllowList
 
-SETTINGS_VARIABLE = "TELEMETRY_DASHBOARD_SETTINGS"
-CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
-
-_FILES = ("password_file", "ca")
 _WAYS_IN = ("anyone", "token", "login", "header")
 
 
@@ -80,52 +73,12 @@ class DashboardSettings:
     other_tools: bool = True
     """Whether runs that other tools logged below `log_dirs` are shown too."""
 
+    in_use: ClassVar[DashboardSettings | None] = None
+    """What the pages of this process go by; None for the defaults."""
+
     def __post_init__(self) -> None:
         if not self.log_dirs:
             raise SettingsError("log_dirs must name at least one folder")
         for path in (*self.log_dirs, *([] if self.cache_dir is None else [self.cache_dir])):
             if not path.is_absolute():
                 raise SettingsError(f"log_dirs and cache_dir must be absolute paths, got {str(path)!r}")
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> DashboardSettings:
-        """Read what `to_environment` wrote, else defaults. Raises SettingsError if it is something else."""
-        environ = os.environ if environ is None else environ
-        if text := environ.get(SETTINGS_VARIABLE):
-            return _parsed(text)
-        cache = environ.get(CACHE_DIR_VARIABLE)
-        return cls(cache_dir=user_folder("cache", environ) if cache is None else _path(cache))
-
-    def to_environment(self) -> dict[str, str]:
-        """Return the environment variable that `from_environment` reads."""
-        # JSON, because a path may contain any separator.
-        return {SETTINGS_VARIABLE: json.dumps(asdict(self), default=str)}
-
-
-@lru_cache(maxsize=4)
-def _parsed(text: str) -> DashboardSettings:
-    try:
-        found = json.loads(text)
-        allowed = found["access"]["allow_list"]
-        return DashboardSettings(
-            log_dirs=tuple(map(Path, found["log_dirs"])),
-            read_only=found["read_only"] is not False,
-            cache_dir=_path(found["cache_dir"]),
-            access=PageAccess(
-                by=found["access"]["by"],
-                allow_list=None
-                if allowed is None
-                else AllowList(operators=tuple(allowed["operators"]), viewers=tuple(allowed["viewers"])),
-            ),
-            engines=tuple(
-                EngineSettings(**engine | {name: _path(engine[name]) for name in _FILES})
-                for engine in found["engines"]
-            ),
-            other_tools=found["other_tools"],
-        )
-    except (ValueError, TypeError, KeyError, LoginError) as error:
-        raise SettingsError(f"{SETTINGS_VARIABLE} must be what the launcher wrote, got {text!r}") from error
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

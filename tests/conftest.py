@@ -150,22 +150,6 @@ def pytest_configure():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_runtest_logreport(report):
-    if report.failed:
-        _failed.add(report.nodeid)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session):
-    """Have `--last-failed` run what a worker crashed in, too: another worker ran it again, and it may have passed."""
-    cache = getattr(session.config, "cache", None)
-    if cache is not None and not hasattr(session.config, "workerinput"):
-        cache.set("cache/lastfailed", cache.get("cache/lastfailed", {}) | dict.fromkeys(_failed, True))
-
-
-_failed = set()
-
-
 def pytest_xdist_make_scheduler(config, log):
     if config.getvalue("dist") == "loadfile":
         return make_scheduler(config, log)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..asgi import AsgiApp, Message, Receive, Send, cookies_of, refuse
+from ..asgi import HEALTH_PATH, AsgiApp, Message, Receive, Send, answer, cookies_of, refuse
 from .roles import Role, with_role
 from .secret_file import read_secret_file
 
@@ -177,5 +177,7 @@ class UserHeaderGate:
         users = [value.strip() for name, value in scope["headers"] if name.lower() == self._name]
         if len(users) == 1 and users[0]:
             await self._app(with_role(scope, Role.OPERATOR), receive, send)
+        elif scope["type"] == "http" and scope["path"] == HEALTH_PATH:
+            await answer(send, 200, "ok", content_type="text/plain")
         else:
             await refuse(scope, receive, send, "Open this dashboard through its proxy.")

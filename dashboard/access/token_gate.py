@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from urllib.parse import parse_qsl, quote, urlencode
 
-from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse
+from ..asgi import HEALTH_PATH, AsgiApp, Message, Receive, Send, answer, cookies_of, refuse
 from .roles import Role, with_role
 from .tokens import AccessTokens
 
@@ -41,6 +41,8 @@ class TokenGate:
             await self._app(_with_role(scope, role), receive, send)
         elif scope["type"] == "websocket":
             await refuse(scope, receive, send, "")
+        elif scope["path"] == HEALTH_PATH:
+            await answer(send, 200, "ok", content_type="text/plain")
         elif _comes_from_another_site(scope):
             # A link from another site: the browser withholds the cookie until one of our pages asks.
             await answer(send, 403, _redirect_page(_url(scope)))

@@ -14,7 +14,7 @@ from toolkit.telemetry.runs.files.logged_tables import HistogramMap
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import Floats, Series
 
-from .packing import FRAME, Window, x_values
+from .packing import FRAME, x_values
 from .palette import color
 
 SAMPLES: Final = 2000
@@ -28,11 +28,9 @@ _SCREEN: Final = "<f4"
 """A screen resolves no more, and plotly sends an array as its bytes."""
 
 
-def gpu_heatmap_figure(
-    utilization: Mapping[int, Series], *, axis: str, window: Window | None, revision: str
-) -> go.Figure | None:
-    """Return the heat map of the utilization by GPU, a row each; None without a sample in the window."""
-    points = {gpu: _points(series, window) for gpu, series in utilization.items()}
+def gpu_heatmap_figure(utilization: Mapping[int, Series], *, revision: str) -> go.Figure | None:
+    """Return the heat map of the utilization by GPU over time, a row each; None without a sample."""
+    points = {gpu: _points(series) for gpu, series in utilization.items()}
     if not any(len(x) for x, _ in points.values()):
         return None
     first, width, cells = _cells([x for x, _ in points.values()])
@@ -45,38 +43,34 @@ def gpu_heatmap_figure(
     middles = first + (np.arange(cells, dtype=np.float64) + 0.5) * width
     xaxis = {
         **_X_AXIS,
-        "type": "date" if axis == "time" else "linear",
-        "title": {"text": "step" if axis == "step" else ""},
-        "uirevision": f"{revision}|{window}",
-        "range": None if window is None else x_values(np.asarray(window), axis),
+        "type": "date",
+        "uirevision": revision,
     }
-    place = "%{x|%b %-d, %H:%M:%S}" if axis == "time" else "step %{x:,.0f}"
     heat = go.Heatmap(
         name="GPU utilization",
-        x=x_values(middles, axis),
+        x=x_values(middles),
         y=[str(gpu) for gpu in points],
         z=mean.astype(_SCREEN),
         zmin=0,
         zmax=100,
         ygap=1,
         colorscale=[[0, color("info", 0.1)], [1, color("info")]],
-        hovertemplate=f"GPU %{{y}}, {place}: mean %{{z:.3~g}} %<extra></extra>",
+        hovertemplate="GPU %{y}, %{x|%b %-d, %H:%M:%S}: mean %{z:.3~g} %<extra></extra>",
         colorbar={"thickness": 8, "title": {"text": "%"}},
     )
     figure = _figure(heat, xaxis, _rows_axis("GPU"), revision)
     # The buttons are above the rows.
     height = 78 + _ROW_PX * min(len(points), _FULL_ROWS)
-    return figure.update_layout(meta={"axis": axis}, margin_t=26, height=height)
+    return figure.update_layout(margin_t=26, height=height)
 
 
-def _points(series: Series, window: Window | None) -> tuple[Floats, Floats]:
-    """Return place and percentage of the samples in the window."""
+def _points(series: Series) -> tuple[Floats, Floats]:
+    """Return place and percentage of the samples."""
     if not series.segments:
         return np.empty(0), np.empty(0)
     x = np.concatenate([segment.x for segment in series.segments])
     y = np.concatenate([segment.y for segment in series.segments])
-    low, high = window or (-math.inf, math.inf)
-    counts = np.isfinite(x) & np.isfinite(y) & (x >= low) & (x <= high)
+    counts = np.isfinite(x) & np.isfinite(y)
     return x[counts], np.clip(y[counts], 0.0, 100.0)
 
 
@@ -99,7 +93,6 @@ def _cells(places: list[Floats]) -> tuple[float, float, int]:
 
 MAX_ROWS: Final = 256
 """More ranks are folded: a row of less than two pixels cannot be seen."""
-_MAX_POINTERS: Final = 6
 
 
 def ranks_per_row(grid: RankGrid) -> int:
@@ -129,15 +122,6 @@ def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) 
         _row_name(first, last, marks)
         for first, last in zip(ranks[begins].tolist(), ranks[ends].tolist(), strict=True)
     ]
-    # Rows that are too low for their names have an arrow instead.
-    pointed = {
-        grid.slowest(1)[0].rank: "",
-        **{rank: mark for rank, mark in marks.items() if rank in grid.ranks},
-    }
-    pointers = [
-        _pointer(rank, mark, int(np.searchsorted(ranks, rank)) // per_row)
-        for rank, mark in list(pointed.items())[:_MAX_POINTERS]
-    ]
     heat = go.Heatmap(
         x=grid.first_step + (cells + 0.5) * grid.cell_steps,
         y=names,
@@ -152,7 +136,7 @@ def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) 
     )
     figure = _figure(heat, {**_X_AXIS, "title": {"text": "step"}}, _rows_axis("rank"), "ranks")
     height = 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
-    return figure.update_layout(annotations=pointers if len(names) > _FULL_ROWS else [], height=height)
+    return figure.update_layout(height=height)
 
 
 def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
@@ -160,20 +144,6 @@ def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
         return f"{first} {marks[first]}" if first in marks else str(first)
     marked = [f"{rank} {mark}" for rank, mark in marks.items() if first <= rank <= last]
     return f"{first} to {last}" + "".join(f", {each}" for each in marked[:2])
-
-
-def _pointer(rank: int, mark: str, row: int) -> dict[str, Any]:
-    """Return an arrow at a row that is too low to have its name next to it."""
-    return {
-        "xref": "paper",
-        "x": 0.5,
-        "yref": "y",
-        "y": row,
-        "text": f"rank {rank} {mark}".rstrip(),
-        "arrowcolor": color("muted"),
-        "ax": 0,
-        "ay": 24 if row < 40 else -24,
-    }
 
 
 # ---------------------------------------------------------------- histograms

@@ -14,20 +14,16 @@ Window = tuple[float, float]
 """A range of the x axis."""
 
 
-def x_values(values: Floats, axis: str) -> Floats:
-    """Return x values as the chart needs them: wall time in milliseconds of local time."""
-    if axis != "time" or not len(values):
-        return values
-    return (values + _local_offset(float(values[0]))) * 1000.0
+def x_values(times: Floats) -> Floats:
+    """Return wall times as the chart needs them: in milliseconds of local time."""
+    return (times + _local_offset(float(times[0]))) * 1000.0 if len(times) else times
 
 
-def window_from_chart(view: Sequence[float], axis: str) -> Window:
-    """Return the x range of a run from the range that the browser reported."""
-    low, high = float(min(view)), float(max(view))
-    if axis == "time":
-        offset = _local_offset(low / 1000.0)
-        return low / 1000.0 - offset, high / 1000.0 - offset
-    return low, high
+def window_from_chart(view: Sequence[float]) -> Window:
+    """Return the range of wall time from the range that the browser reported."""
+    low, high = min(view) / 1000.0, max(view) / 1000.0
+    offset = _local_offset(low)
+    return low - offset, high - offset
 
 
 def _local_offset(at: float) -> float:

@@ -60,7 +60,7 @@ def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = N
                 "marker_color": series_color(number),
                 "showlegend": False,
             }
-            starts = x_values(np.array([bar.start for bar in found]), "time")
+            starts = x_values(np.array([bar.start for bar in found]))
             if found and is_long:
                 figure.add_bar(
                     orientation="h",
@@ -81,7 +81,7 @@ def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = N
                     **shared,
                 )
     if shaded is not None:
-        low, high = x_values(np.array(shaded), "time")
+        low, high = x_values(np.array(shaded))
         # The outline keeps it visible if it is narrower than a pixel.
         line = {"width": 1, "color": color("info", 0.6)}
         figure.add_vrect(x0=low, x1=high, layer="below", fillcolor=color("info", 0.15), line=line)
@@ -146,7 +146,7 @@ def spans_figure(
         figure.add_bar(
             orientation="h",
             y=list(group.row),
-            base=x_values(group.start, "time").round(3),
+            base=x_values(group.start).round(3),
             x=(group.seconds * 1000).round(4),
             width=group.thickness,
             text=[html_text(text, 600).replace("\n", "<br>") for text in group.texts],
@@ -162,7 +162,7 @@ def spans_figure(
         **_LAYOUT,
         xaxis={
             "type": "date",
-            "range": None if window is None else x_values(np.array(window), "time"),
+            "range": None if window is None else x_values(np.array(window)),
             "tickangle": 0,
             "uirevision": f"{revision}|{window}",
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import streamlit as st
 
@@ -26,7 +26,6 @@ from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, AlertGroup
 from toolkit.telemetry.runs.findings.remedies import (
     RECORDS_COMPARED,
     Effect,
-    Offer,
     effects_on,
     is_knob_change_after,
     own_answer,
@@ -39,6 +38,7 @@ from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
 from .. import session
 from . import page_states
 from .control_box import (
+    STOPS,
     control_unavailable_reason,
     declared_control,
     describe,
@@ -50,7 +50,7 @@ from .control_box import (
 )
 from .curve_chart import Mark
 from .curve_panel import Around, Panel, change_mark, curve_panel
-from .evidence import Evidence, around, metric_of, slope
+from .evidence import Evidence, around, metric_of
 from .frame import RunPage
 from .page_states import section
 from .step_evidence import step_evidence
@@ -185,15 +185,15 @@ def _details(page: RunPage, alert: Finding) -> None:
 
 
 def _chart(page: RunPage, alert: Finding, metric: str, evidence: Evidence) -> None:
-    levels = evidence.levels
-    growth = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
-    if growth is not None:
-        levels = (*levels, growth)
     curve_panel(
         page,
         Panel.of(metric),
         Around(
-            marks=evidence.marks, bands=evidence.bands, levels=levels, window=evidence.window, axis="step"
+            marks=evidence.marks,
+            bands=evidence.bands,
+            levels=evidence.levels,
+            window=evidence.window,
+            axis="step",
         ),
         height=290,
         smooth=False,
@@ -278,30 +278,15 @@ def _remedy(page: RunPage, alert: Finding, *, is_pending: bool) -> None:
     remedy = remedy_for(alert, declared_control(page.store, page.key), lr)
     if remedy is None:
         return
-    if session.pending_confirmation(page.key) == alert.id and remedy.stops:
-        _confirm(page, alert, remedy)
-    elif st.button(
-        md(remedy.label, 80), type="primary", disabled=is_pending, key=f"_remedy {page.key} {alert.id}"
-    ):
-        if remedy.stops:
-            session.set_pending_confirmation(page.key, alert.id)
-            st.rerun()
-        elif _send(page, alert, remedy):
-            st.rerun()
-
-
-def _confirm(page: RunPage, alert: Finding, remedy: Offer) -> None:
-    how = "saves and then stops after the current step"
-    how = how if remedy.saves else "stops after the current step **without saving**"
-    answer = is_confirmed(f"The run {how}.", remedy.label, f"{page.key} {alert.id}")
-    if answer is not None:
-        session.set_pending_confirmation(page.key, None)
-        if not answer or _send(page, alert, remedy):
-            st.rerun()
-
-
-def _send(page: RunPage, alert: Finding, remedy: Offer) -> bool:
-    return send_request(page.store, page.key, remedy.request, remedy.label, about=alert.id)
+    label, key = md(remedy.label, 80), f"remedy {page.key} {alert.id}"
+    look: dict[str, Any] = {"type": "primary", "disabled": is_pending}
+    if remedy.stops:
+        how = STOPS["save_and_stop" if remedy.saves else "stop"]
+        is_asked = is_confirmed(label, f"The run {how}", key, **look)
+    else:
+        is_asked = st.button(label, key=f"_{key}", **look)
+    if is_asked and send_request(page.store, page.key, remedy.request, remedy.label, about=alert.id):
+        st.rerun()
 
 
 def save_labels(page: RunPage, labels: Labels) -> None:

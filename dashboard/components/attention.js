@@ -51,7 +51,6 @@ function drawChoice(box) {
   }
   const isOn = mayNotify();
   const button = make("button", "", isOn ? "Turn notifications off" : "Notify me of critical alerts");
-  button.type = "button";
   button.onclick = async () => {
     if (isOn) store(localStorage, CHOICE, "off");
     else if (await Notification.requestPermission() === "granted") store(localStorage, CHOICE, "on");

@@ -36,9 +36,7 @@ def baseline_of(store: RunStore, project: str | None) -> RunCard | None:
 def baseline_curve(base: RunCard, metric: str) -> CurveSpec:
     """Return the curve of the baseline, for a chart of another run; nothing is drawn where it has not logged it."""
     label = f"baseline {base.name}"
-    return CurveSpec(
-        run=base.key, metric=metric, label=label, colour="pale", raw=False, pale=True, name=base.name
-    )
+    return CurveSpec(run=base.key, metric=metric, label=label, colour="pale", pale=True, name=base.name)
 
 
 def choose_baseline(store: RunStore, key: str) -> None:

@@ -15,21 +15,6 @@ function loadPlotly(src) {
   }));
 }
 
-function isDark(color) {
-  const parts = (color.match(/[\d.]+/g) || []).map(Number);
-  if (parts.length < 3) return false;
-  return parts[0] * 0.299 + parts[1] * 0.587 + parts[2] * 0.114 < 128;
-}
-
-function toRgb(color) {
-  const probe = document.createElement("span");
-  probe.style.color = color;
-  document.body.appendChild(probe);
-  const rgb = getComputedStyle(probe).color;
-  probe.remove();
-  return rgb;
-}
-
 // "var(--series-0/0.3)" is a colour by its meaning, which the theme defines. Replaced only where a colour is expected: a
 // metric may have such a name, or the name of an object property.
 function paint(value, palette, isColor = false) {
@@ -59,7 +44,7 @@ function dress(figure, element, height, palettes) {
   const background = read("--st-background-color", "#ffffff");
   const text = read("--st-text-color", style.color);
   const border = read("--st-border-color", "#d9dee4");
-  const palette = palettes[isDark(toRgb(background)) ? "dark" : "light"];
+  const palette = palettes[standsOnDark(element) ? "dark" : "light"];
   paint(figure.data, palette);
   paint(figure.layout, palette);
   const layout = figure.layout;
@@ -147,7 +132,6 @@ export function chart(component) {
     const figure = JSON.parse(data.figure);
     const whole = document.fullscreenElement === div;
     dress(figure, parentElement, whole ? window.innerHeight - 24 : data.height, data.palettes);
-    div.dataset.axis = (figure.layout.meta && figure.layout.meta.axis) || "";
     const wanted = div.__wanted;
     if (wanted) {
       const sent = figure.layout.xaxis.range || null;

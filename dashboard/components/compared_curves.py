@@ -20,7 +20,7 @@ from toolkit.telemetry.runs.store import RunCard, RunStore
 from .. import session
 from . import page_states
 from .baseline import baseline_curve, baseline_of
-from .curve_chart import ChartSpec, CurveSpec, GroupSpec, draw_curves, view_in_url, view_switches
+from .curve_chart import ChartSpec, CurveSpec, GroupSpec, draw_curves, view_switches
 from .page_states import section
 
 MAX_SMALL: Final = 12
@@ -190,7 +190,6 @@ def curves_spec(shown: Compared, metric: str, *, is_small: bool) -> ChartSpec:
         title=metric,
         curves=() if groups else curves_of_runs(shown, metric),
         groups=tuple(group for group in groups if group.curves),
-        statistic=view_in_url(shown.axes).statistic,
         base=shown.base if shown.is_difference else None,
         height=220 if is_small else CHART_PX,
         fit=True,

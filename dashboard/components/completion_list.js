@@ -1,7 +1,6 @@
 // A list of completions to pick from. Text is never interpreted as markup.
 function drawCompletionRow(row) {
   const button = make("button", "telemetry-completion");
-  button.type = "button";
   button.dataset.place = String(row.place);
   const top = make("span", "telemetry-completion-top");
   top.appendChild(make("span", "telemetry-completion-step", row.step));

@@ -39,6 +39,11 @@ _ACTIONS: Final = {
     "save_and_stop": "Save and stop",
     "stop": "Stop",
 }
+STOPS: Final = {
+    "save_and_stop": "saves and then stops after the current step.",
+    "stop": "stops after the current step **without saving**.",
+}
+"""What the actions that stop a run do, as Markdown."""
 
 
 def control_box(store: RunStore, key: str) -> None:
@@ -128,29 +133,13 @@ def _buttons(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
         return
     with st.container(horizontal=True):
         for name in declared:
-            if st.button(_ACTIONS[name], key=f"_{name} {key}"):
-                if name in ("stop", "save_and_stop"):
-                    _confirm_stop(store, key, name)
-                else:
-                    send_request(store, key, {"actions": (name,)}, _ACTIONS[name].lower())
-
-
-@st.dialog("Stop this run?")
-def _confirm_stop(store: RunStore, key: str, action: str) -> None:
-    card = store.card(key)
-    st.markdown(
-        f"**{md(card.name)}** saves and then stops after the current step."
-        if action == "save_and_stop"
-        else f"**{md(card.name)}** stops after the current step **without saving**."
-    )
-    st.caption("Existing checkpoints are kept. The run can be resumed later if its script supports it.")
-    with st.container(horizontal=True):
-        if st.button("Let it run", key="_no_stop"):
-            st.rerun()
-        confirmed = st.button(_ACTIONS[action], key="_yes_stop")
-        # An error stays visible.
-        if confirmed and send_request(store, key, {"actions": (action,)}, _ACTIONS[action].lower()):
-            st.rerun()
+            label = _ACTIONS[name]
+            if name in STOPS:
+                is_asked = is_confirmed(label, f"{md(store.card(key).name)} {STOPS[name]}", f"{name} {key}")
+            else:
+                is_asked = st.button(label, key=f"_{name} {key}")
+            if is_asked:
+                send_request(store, key, {"actions": (name,)}, label.lower())
 
 
 def _knobs(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
@@ -267,15 +256,18 @@ def send_request(
     return True
 
 
-def is_confirmed(text: str, label: str, key: str, *, keep: str = "Let it run") -> bool | None:
-    """Ask whether to stop, below `text`; return the answer, None while there is none.
+def is_confirmed(label: str, text: str, key: str, **look: Any) -> bool:
+    """Show a button that stops something after one more question, below `text`; return whether that was answered.
 
-    Not in a dialog: a refresh of the region would close it.
+    Not a dialog: a refresh of the region would close it.
     """
-    st.markdown(text, width="content")
-    if st.button(f"Yes, {label[0].lower()}{label[1:]}", type="primary", key=f"_yes {key}"):
-        return True
-    return False if st.button(keep, key=f"_no {key}") else None
+    asking = f"_stop {key}"
+    with st.popover(label, key=asking, on_change="rerun", **look):
+        st.markdown(text)
+        # It is closed once that is answered.
+        return st.button(
+            label, key=f"_yes_stop {key}", on_click=st.session_state.update, args=({asking: False},)
+        )
 
 
 # ---------------------------------------------------------------- answers

@@ -32,7 +32,7 @@ _STATISTICS: Final = ("mean", "median", "range")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSpec:
-    """One metric of one run and rank; `smooth` if its metric may be, with `raw` the logged curve under it."""
+    """One metric of one run and rank; `smooth` if its metric may be, with the logged curve under it."""
 
     run: str
     metric: str
@@ -44,7 +44,6 @@ class CurveSpec:
     smooth: bool = True
     band: tuple[str, str] | None = None
     """Metrics with the minimum and the maximum of the steps between two records, drawn as an area."""
-    raw: bool = True
     pale: bool = False
     """Whether it is the baseline: it does not decide which part of the x axis is shown."""
     name: str = ""
@@ -74,25 +73,20 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A shaded range of steps, from top to bottom or between two values."""
+    """A shaded range of steps."""
 
     start: float
     end: float
     tone: Tone = "warning"
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A reference value: a line across the chart, or between two steps."""
+    """A reference value: a line across the chart."""
 
     y: float
     text: str
     tone: Tone = "muted"
-    between: Window | None = None
-    y_end: float | None = None
-    """The value at its end, if it is not horizontal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +96,6 @@ class ChartSpec:
     title: str
     curves: tuple[CurveSpec, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
-    statistic: Statistic = "mean"
-    """What a group shows: mean and standard deviation, median and quartiles, or mean and range."""
     base: str | None = None
     """The label of the group, or the key of the run, that is subtracted from all others."""
     height: int = 260
@@ -140,6 +132,7 @@ class View:
     forecast: bool = False
     window: Window | None = None
     statistic: Statistic = "mean"
+    """What a group shows: mean and standard deviation, median and quartiles, or mean and range."""
 
 
 def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None = None) -> None:

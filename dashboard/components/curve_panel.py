@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
-from toolkit.telemetry.runfolder.labels import LabelsError
 from toolkit.telemetry.runfolder.metrics import INTERNAL, OF_THE_MACHINE
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, Record, is_spread
 from toolkit.telemetry.runfolder.untrusted import number_in
 from toolkit.telemetry.runs.curve_axes import axes_of
 from toolkit.telemetry.runs.findings.health import findings_of
-from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.listing.pins import MAX_PINS, Pins, pins_of, save_hidden, save_pinned
-from toolkit.telemetry.runs.store import Refused
+from toolkit.telemetry.runs.store import RunStore
 
 from .. import session
 from ..charts.palette import DASHES, SERIES
 from . import page_states
 from .baseline import baseline_curve, baseline_of
+from .control_box import subject
 from .curve_chart import (
     Band,
     ChartSpec,
@@ -214,11 +213,8 @@ def change_mark(record: Record) -> Mark | None:
     """Return the mark of a request that the run applied; None if it did not."""
     if record.get("status") not in ("applied", "clamped"):
         return None
-    asked = record.get("actions")
-    names = ", ".join(str(name) for name in asked) if isinstance(asked, (list, tuple)) else ""
-    text = knob_changes_text(record) or names or "change"
-    if record.get("setting") is not None:
-        text = f"{record['setting']} → {record.get('new')}"
+    setting = record.get("setting")
+    text = subject(record) if setting is None else f"{setting} → {record.get('new')}"
     return Mark(
         step=number_in(record.get("global_step")), time=number_in(record.get("time")), text=text, tone="info"
     )
@@ -227,102 +223,59 @@ def change_mark(record: Record) -> Mark | None:
 # ---------------------------------------------------------------- pinned metrics
 
 
-_PROBLEM = "_pins_problem"
-
-
-def can_pin() -> bool:
-    """Return whether this visitor may change pins."""
-    return session.read_only_reason() is None
-
-
 def pin_box(page: RunPage, label: str = "Pins", also: Callable[[], None] | None = None) -> Pins:
     """Show which metrics are pinned and hidden, let a user change that, and return it; `also` comes first."""
-    problem = st.session_state.pop(_PROBLEM, None)
-    if problem:
-        st.error(md(problem))
     pins = pins_of(page.store, page.key)
-    if not can_pin() and also is None:
+    can_pin = session.read_only_reason() is None
+    if not can_pin and also is None:
         return pins
     with st.popover(label):
         if also is not None:
             also()
-        if not can_pin():
+        if not can_pin:
             return pins
         logged = [info.name for info in page.store.metrics(page.key)]
         names = [name for name in logged if not name.startswith(INTERNAL) and not is_spread(name, logged)]
         names.sort(key=lambda name: name.startswith(OF_THE_MACHINE))
-        _choose(page, pins, names)
-        _hide(page, pins, names)
+        _pick(page, "Pinned metrics", pins.pinned, names, save_pinned, max_selections=MAX_PINS)
+        _pick(page, "Hidden metrics", pins.hidden, names, save_hidden)
     return pins_of(page.store, page.key)
 
 
 def pin_star(page: RunPage, metric: str, pins: Pins) -> tuple[bool, Callable[[], None]] | None:
     """Return whether `metric` is pinned and what a click on its star does; None if nothing can be changed."""
-    if not can_pin():
+    if session.read_only_reason() is not None:
         return None
     is_pinned = metric in pins.pinned
 
     def toggle() -> None:
-        now = pins_of(page.store, page.key)
-        others = [name for name in now.pinned if name != metric]
-        _save(page, others if is_pinned else [*others, metric], only_this_run=now.only_this_run)
+        others = [name for name in pins_of(page.store, page.key).pinned if name != metric]
+        _save(page, save_pinned, others if is_pinned else [*others, metric])
 
     return is_pinned, toggle
 
 
-def _choose(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
-    key = f"_pins {page.key}"
+def _pick(
+    page: RunPage,
+    label: str,
+    chosen: Sequence[str],
+    names: Sequence[str],
+    save: Callable[[RunStore, str, Sequence[str]], None],
+    **more: Any,
+) -> None:
+    key = f"_{label} {page.key}"
     # A star, or another tab, may have changed them since.
-    if list(st.session_state.get(key, ())) != list(pins.pinned):
-        st.session_state[key] = list(pins.pinned)
+    if list(st.session_state.get(key, ())) != list(chosen):
+        st.session_state[key] = list(chosen)
     st.multiselect(
-        "Pinned metrics",
-        [*pins.pinned, *(name for name in names if name not in pins.pinned)],
+        label,
+        [*chosen, *(name for name in names if name not in chosen)],
         key=key,
-        max_selections=MAX_PINS,
-        placeholder="Choose metrics",
-        on_change=lambda: _save(page, st.session_state[key], only_this_run=pins.only_this_run),
-    )
-    only = f"_pins_only {page.key}"
-    st.session_state[only] = pins.only_this_run
-    st.toggle(
-        "Only for this run",
-        key=only,
-        help="Otherwise for all runs of the project.",
-        on_change=lambda: _save(page, _kept(page, only), only_this_run=st.session_state[only]),
+        help="For all runs of the project.",
+        on_change=lambda: _save(page, save, st.session_state[key]),
+        **more,
     )
 
 
-def _kept(page: RunPage, only: str) -> Sequence[str]:
-    """Return the pins after the switch: a run of its own starts with those of the project, and returns to them."""
-    if st.session_state[only]:
-        return pins_of(page.store, page.key).pinned
-    return page.store.project_settings(page.card.project).pinned_metrics
-
-
-def _hide(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
-    key = f"_hidden {page.key}"
-    if list(st.session_state.get(key, ())) != list(pins.hidden):
-        st.session_state[key] = list(pins.hidden)
-
-    def hide() -> None:
-        _try(lambda: save_hidden(page.store, page.key, st.session_state[key]))
-
-    st.multiselect(
-        "Hidden metrics",
-        [*pins.hidden, *(name for name in names if name not in pins.hidden)],
-        key=key,
-        placeholder="None",
-        on_change=hide,
-    )
-
-
-def _save(page: RunPage, names: Sequence[str], *, only_this_run: bool) -> None:
-    _try(lambda: save_pinned(page.store, page.key, names, only_this_run=only_this_run))
-
-
-def _try(change: Callable[[], None]) -> None:
-    try:
-        change()
-    except (Refused, LabelsError) as error:
-        st.session_state[_PROBLEM] = str(error)
+def _save(page: RunPage, save: Callable[[RunStore, str, Sequence[str]], None], names: Sequence[str]) -> None:
+    page_states.is_done(lambda: save(page.store, page.key, names))

@@ -1,6 +1,7 @@
 // Shared helpers. Our scripts are joined into one module. Text is never interpreted as markup.
 function make(name, className, text) {
   const made = document.createElement(name);
+  if (name === "button") made.type = "button";
   if (className) made.className = className;
   if (text !== undefined && text !== null) made.textContent = text;
   return made;
@@ -27,7 +28,6 @@ function drawStar(div, data, click) {
   if (data.pinned === null || data.pinned === undefined) { if (star) star.remove(); return; }
   if (!star) {
     star = make("button", "telemetry-star");
-    star.type = "button";
     div.prepend(star);
   }
   star.textContent = data.pinned ? "★" : "☆";

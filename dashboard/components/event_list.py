@@ -17,8 +17,8 @@ from .frame import RunPage
 from .page_states import section
 
 _SPANS: Final = {records.SPAN, records.SPAN_START, records.SPAN_EVENT, records.SPAN_SUMMARY}
-_FREQUENT: Final = frozenset({*_SPANS, records.LEDGER, records.STATE, "environment"})
-"""Frequent records, which only Time and machine shows, and the numbers that go with a checkpoint."""
+_FREQUENT: Final = frozenset({*_SPANS, records.LEDGER, records.STATE, records.CODE, "environment"})
+"""Frequent records, which only Time and machine shows, and what goes with a start or a checkpoint."""
 
 _MAX_READ: Final = 200
 _MAX_SHOWN: Final = 7

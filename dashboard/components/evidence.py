@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.formatting import short_number
-from toolkit.telemetry.runs.store import MetricInfo, Series
+from toolkit.telemetry.runs.store import MetricInfo
 
 from .curve_chart import Band, Level, Mark, Tone, Window
 
@@ -37,7 +35,6 @@ _LEVELS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "low_gpu_util": (("mean_pct", "mean"),),
     "loss_scale": (("level", "highest before"), ("now", "now")),
 }
-_GROWS: Final = frozenset({"memory_growth"})
 _TONES: Final[Mapping[str, Tone]] = {"critical": "critical", "warning": "warning"}
 
 
@@ -82,30 +79,8 @@ def around(alert: Finding, info: MetricInfo, changes: Sequence[Mark] = ()) -> Ev
     return Evidence(
         window=window,
         marks=(*marks, *changes),
-        bands=(Band(start=start, end=max(end, start), tone=tone), *_noise(alert, start, end)),
+        bands=(Band(start=start, end=max(end, start), tone=tone),),
         levels=tuple(_levels(alert)),
-    )
-
-
-def slope(alert: Finding, series: Series) -> Level | None:
-    """Return a trend line for alerts about growth; None for others."""
-    if alert.kind not in _GROWS or alert.start_step is None:
-        return None
-    x = np.concatenate([segment.x for segment in series.segments] or [np.empty(0)])
-    y = np.concatenate([segment.y for segment in series.segments] or [np.empty(0)])
-    end = math.inf if alert.end_step is None else alert.end_step
-    inside = np.isfinite(x) & np.isfinite(y) & (x >= alert.start_step) & (x <= end)
-    x, y = x[inside], y[inside]
-    if len(x) < 2 or x[0] == x[-1]:
-        return None
-    rise, base = np.polyfit(x - x[0], y, 1)
-    end_value = float(base + rise * (x[-1] - x[0]))
-    return Level(
-        y=float(base),
-        y_end=end_value,
-        between=(float(x[0]), float(x[-1])),
-        text=f"+{short_number(1000 * float(rise))} per 1,000 steps",
-        tone="critical",
     )
 
 
@@ -118,12 +93,3 @@ def _levels(alert: Finding) -> list[Level]:
                 word = "first values"
             found.append(Level(y=float(value), text=f"{word} {short_number(value)}", tone="good"))
     return found
-
-
-def _noise(alert: Finding, start: float, end: float) -> list[Band]:
-    level, noise = alert.evidence.get("level"), alert.evidence.get("noise")
-    if alert.kind != "plateau" or not isinstance(level, (int, float)) or not isinstance(noise, (int, float)):
-        return []
-    if not math.isfinite(level) or not math.isfinite(noise):
-        return []
-    return [Band(start=start, end=end, low=level - noise, high=level + noise, tone="good")]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import streamlit as st
 
+from toolkit.telemetry.runfolder.records import is_spread
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.store import RunQuery, UnknownRun
 
@@ -64,12 +65,10 @@ def _places() -> list[_Place]:
     cards = store.list_runs(_LISTED).cards
     found += [_Place(text, "overview", {"run": key}) for key, text in option_texts(cards).items()]
     with suppress(UnknownRun):
+        names = [info.name for info in (store.metrics(current) if current is not None else ())]
         found += [
-            _Place(
-                f"{clean(info.name)[:80]} · metric",
-                "metrics",
-                {**of_run, "filter": f"^{re.escape(info.name)}$"},
-            )
-            for info in (store.metrics(current) if current is not None else ())
+            _Place(f"{clean(name)[:80]} · metric", "metrics", {**of_run, "filter": f"^{re.escape(name)}$"})
+            for name in names
+            if not is_spread(name, names)
         ]
     return found

@@ -22,7 +22,7 @@ from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
-from toolkit.telemetry.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
+from toolkit.telemetry.runs.formatting import ago, clean, clock, count, duration, md, short_number
 from toolkit.telemetry.runs.store import (
     NO_END,
     STARTING,
@@ -255,12 +255,6 @@ def _read_first(store: RunStore, key: str) -> Health:
 
 def _is_partly_read(health: Health) -> bool:
     return not health.complete or health.is_stale
-
-
-def footer(page: RunPage) -> None:
-    """Show how many records there are."""
-    health = page.store.refresh(page.key, wait_s=0.0)
-    st.caption(f"{count(health.records)} records · {size(health.bytes_read)}")
 
 
 # ---------------------------------------------------------------- head

@@ -3,7 +3,6 @@ function drawOutputLine(line) {
   const row = make("div", `telemetry-output-line telemetry-output-${line.stream}`);
   row.dataset.number = String(line.number);
   const time = make("button", "telemetry-output-time", line.time);
-  time.type = "button";
   time.title = line.about;
   time.setAttribute("aria-label", `${line.about}: show what was logged then`);
   row.appendChild(time);

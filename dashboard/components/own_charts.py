@@ -71,19 +71,9 @@ def _spec(chart: OwnChart, cards: Sequence[RunCard], names: Sequence[str]) -> Ch
             CurveSpec(
                 run=card.key,
                 metric=metric,
-                label=clean(
-                    labels[number]
-                    if is_one
-                    else f"{card.name} · {labels[number]}"
-                    if len(curves) > 1
-                    else card.name
-                ),
+                label=clean(labels[number] if is_one else f"{card.name} · {labels[number]}"),
                 colour=number if is_one else looks[card.key][0],
-                dash="solid"
-                if is_one
-                else DASHES[number % len(DASHES)]
-                if len(curves) > 1
-                else looks[card.key][1],
+                dash="solid" if is_one else looks[card.key][1] if len(curves) == 1 else DASHES[number % 4],
                 name=card.name,
             )
             for card in cards

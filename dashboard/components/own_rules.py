@@ -22,7 +22,8 @@ def own_rules(page: RunPage) -> None:
     kept = page.store.project_settings(page.card.project)
     of_run = _rules_of_run(page)
     rules, problems = read_rules(kept.alerts, "rule")
-    total = len(rules_of(page))
+    # Those of the run win over those of its project.
+    total = len({rule.name for rule in (*rules, *of_run)})
     title = f"Your rules ({count(total)})" if total else "Your rules"
     with st.expander(title, key=f"_rules {page.key}"):
         for rule in of_run:
@@ -47,12 +48,6 @@ def own_rules(page: RunPage) -> None:
             st.warning(md(problem, 300))
         if session.read_only_reason() is None:
             _editor(page)
-
-
-def rules_of(page: RunPage) -> list[Rule]:
-    """Return the rules that are followed in this run; those of the run win over those of its project."""
-    of_project = read_rules(page.store.project_settings(page.card.project).alerts)[0]
-    return list({rule.name: rule for rule in (*of_project, *_rules_of_run(page))}.values())
 
 
 def _rules_of_run(page: RunPage) -> tuple[Rule, ...]:

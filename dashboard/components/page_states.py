@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -75,7 +74,7 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
             # In a checkout only.
             st.markdown("To try it now, train the small example (no GPU, no download):")
             st.code(
-                f"telemetry train --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash"
+                f"python run.py --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash"
             )
         if len(local) < len(places):
             st.caption("Runs on another machine? They appear once `telemetry ship` there has sent them.")
@@ -194,9 +193,9 @@ def is_done(change: Callable[[], object]) -> bool:
 
 
 def trace_of(error: Exception) -> str:
-    """Return the traceback of `error` with file paths relative to their package, not to this machine."""
+    """Return the traceback of `error` with the ends of paths alone, not where they are on this machine."""
     text = "".join(traceback.format_exception(error))
-    text = _FILE.sub(lambda found: f'File "{_relative_path(found[1])}"', text)
+    text = _FILE.sub(lambda found: f'File "{"/".join(Path(found[1]).parts[-3:])}"', text)
     # A message may contain a path too, such as that of a missing module.
     for folder in (_CODE, sys.prefix, sys.base_prefix):
         text = text.replace(f"{folder}/", "")
@@ -207,17 +206,6 @@ def trace_of(error: Exception) -> str:
 _CODE: Final = str(Path(__file__).parents[2])
 _FILE: Final = re.compile(r'File "([^"\n]+)"')
 _MAX_TRACE: Final = 20_000
-
-
-def _relative_path(file: str) -> str:
-    parts = Path(file).parts
-    for name in ("site-packages", "dist-packages"):
-        if name in parts:
-            return "/".join(parts[parts.index(name) + 1 :])
-    for root in (_CODE, *sysconfig.get_paths().values()):
-        if file.startswith(f"{root}/"):
-            return file.removeprefix(f"{root}/")
-    return parts[-1] if parts else file
 
 
 # ---------------------------------------------------------------- headings

@@ -109,6 +109,13 @@ function placeAt(cell, step) {
 
 const altOf = (row, column, item) => [row.title, column.name, item ? stepText(item[STEP]) : ""].filter(Boolean).join(", ");
 
+function pressable(text, label, act) {
+  const button = make("button", "", text);
+  button.setAttribute("aria-label", label);
+  button.onclick = act;
+  return button;
+}
+
 // ---------------------------------------------------------------- the large view
 
 function openBox(root, state, rowAt, columnAt, placeNow) {
@@ -119,17 +126,8 @@ function openBox(root, state, rowAt, columnAt, placeNow) {
     const bar = make("div", "telemetry-picture-box-bar");
     const now = make("span", "telemetry-picture-box-now");
     now.setAttribute("aria-live", "polite");
-    const button = (text, label, act) => {
-      const made = make("button", "", text);
-      made.type = "button";
-      made.setAttribute("aria-label", label);
-      made.onclick = act;
-      return made;
-    };
-    const previous = button("←", "Previous step", () => box.__move(0, -1));
-    const next = button("→", "Next step", () => box.__move(0, 1));
-    const close = button("Close", "Close", () => box.close());
-    bar.append(now, previous, next, close);
+    const previous = pressable("←", "Previous step", () => box.__move(0, -1)), next = pressable("→", "Next step", () => box.__move(0, 1));
+    bar.append(now, previous, next, pressable("Close", "Close", () => box.close()));
     const frame = make("div", "telemetry-picture-frame");
     const text = make("p", "telemetry-picture-box-text");
     text.dir = "auto";
@@ -186,7 +184,6 @@ function tile(root, state, rowAt, columnAt, { small = true } = {}) {
   // A player or a text has its own keys; a picture opens the large view.
   const opens = cell.every((item) => item[KIND] === "image");
   const frame = make(opens ? "button" : "div", `telemetry-picture-frame${opens ? " telemetry-picture-open" : ""}`);
-  if (opens) frame.type = "button";
   const caption = make("figcaption", "telemetry-picture-caption");
   caption.dir = "auto";
   box.append(frame, caption);
@@ -216,15 +213,9 @@ function bar(root, state) {
   const line = make("div", "telemetry-pictures-bar");
   line.setAttribute("role", "group");
   line.setAttribute("aria-label", "Step of the samples");
-  const button = (text, label, className) => {
-    const made = make("button", className, text);
-    made.type = "button";
-    if (label) made.setAttribute("aria-label", label);
-    return made;
-  };
-  const play = button("▶ Play", "", "telemetry-pictures-play");
-  const previous = button("‹", "Previous step");
-  const next = button("›", "Next step");
+  const go = (at) => { stop(state); state.moveTo(at); root.__keep(state); };
+  const play = make("button", "telemetry-pictures-play", "▶ Play");
+  const previous = pressable("‹", "Previous step", () => go(state.at - 1)), next = pressable("›", "Next step", () => go(state.at + 1));
   const slider = make("input");
   slider.type = "range";
   slider.min = 0;
@@ -245,10 +236,7 @@ function bar(root, state) {
     play.textContent = state.timer ? "⏸ Pause" : "▶ Play";
     play.setAttribute("aria-pressed", String(Boolean(state.timer)));
   });
-  const go = (at) => { stop(state); state.moveTo(at); root.__keep(state); };
   slider.oninput = () => go(Number(slider.value));
-  previous.onclick = () => go(state.at - 1);
-  next.onclick = () => go(state.at + 1);
   play.onclick = () => {
     if (state.timer) { go(state.at); return; }
     let waited = 0;
@@ -323,7 +311,6 @@ function drawAll(root, state, row, rowAt) {
   section.append(title, grid);
   if (isPart) {
     const more = make("button", "", `Show all ${number}`);
-    more.type = "button";
     more.style.alignSelf = "start";
     more.onclick = () => {
       state.whole.add(row.title);
@@ -355,7 +342,6 @@ function drawCompare(root, state) {
   const { data, steps } = state;
   const line = bar(root, state);
   const wipe = make("button", "", "Wipe A | B");
-  wipe.type = "button";
   wipe.setAttribute("aria-pressed", String(state.isWipe));
   wipe.onclick = () => { state.isWipe = !state.isWipe; draw(root, state); root.querySelector("[data-wipe]").focus(); };
   wipe.dataset.wipe = "1";

@@ -17,13 +17,15 @@ from toolkit.telemetry.runs.store import Refused, RunCard, RunList, RunStore, Un
 from .. import session
 from ..charts.palette import free_colours
 
-_KEY = "q"
+_KEY, _KEPT = "q", "_search"
 
 
 def search_box(placeholder: str) -> str:
     """Show the search, which starts with that of the page before, and return its text while it is typed."""
-    session.take_search()
-    text = st.text_input(
+    state = st.session_state
+    if _KEY not in state and _KEY not in st.query_params and state.get(_KEPT):
+        state[_KEY] = state[_KEPT]
+    text: str = st.text_input(
         "Search",
         key=_KEY,
         bind="query-params",
@@ -32,7 +34,7 @@ def search_box(placeholder: str) -> str:
         type="search",
         live="400ms",
     )
-    session.keep_search(text)
+    state[_KEPT] = text
     return text
 
 

@@ -24,14 +24,14 @@ from . import page_states
 from .script import sent_by, show_component
 
 CHOSEN: Final = "_menu_chosen"
-_RENAME, _REPORT, _EXPORT, _LINK = "Rename and tag…", "Report…", "Export…", "Link and location…"
+_RENAME, _REPORT, _EXPORT = "Rename and tag…", "Report…", "Export…"
 _ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete"
 _MAX_DOWNLOAD: Final = 500_000_000
 
 
 def run_menu(store: RunStore, card: RunCard) -> None:
     """Show the menu of a run."""
-    entries = [_REPORT, _EXPORT, _LINK]
+    entries = [_REPORT, _EXPORT]
     if session.read_only_reason() is None:
         entries = [_RENAME, *entries, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
     key = f"_menu {card.key}"
@@ -53,8 +53,6 @@ def run_menu(store: RunStore, card: RunCard) -> None:
         report_dialog(card.name, lambda: overview(content_of_run(store, card.key)))
     elif chosen == _EXPORT:
         export(store, card.key)
-    elif chosen == _LINK:
-        link(card)
     elif chosen in (_ARCHIVE, _UNARCHIVE):
         archive(store, card.key, archived=chosen == _ARCHIVE)
     elif chosen == _DELETE:
@@ -85,15 +83,6 @@ def delete(store: RunStore, key: str) -> None:
     st.toast(f"{text} You can restore it in Settings.")
     session.forget_run()
     st.switch_page(page_links.page("runs"))
-
-
-@st.dialog("Link and location")
-def link(card: RunCard) -> None:
-    """Show the run's URL and where it is, to copy."""
-    st.markdown("URL")
-    st.code(st.context.url or f"/overview?run={card.key}", language=None)
-    st.markdown("Location")
-    st.code(clean(card.place), language=None)
 
 
 @st.dialog("Export")

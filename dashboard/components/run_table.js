@@ -46,7 +46,6 @@ function fillCell(cell, column, value) {
 // An eye, open or crossed out, that hides the curve of a row in all charts of the page.
 function eyeOf(row) {
   const button = make("button", "trt-eye");
-  button.type = "button";
   button.setAttribute("aria-label", `Show ${row.name} in the charts`);
   const eye = "M2 12s4-7 10-7 10 7 10 7-4 7-10 7S2 12 2 12zM12 9a3 3 0 1 1 0 6 3 3 0 0 1 0-6z";
   button.appendChild(drawingOf("0 0 24 24", [["path", { d: eye }], ["path", { class: "trt-cross", d: "M4 20 20 4" }]]));
@@ -87,7 +86,6 @@ function nameCell(cell, row, send) {
   cell.appendChild(link);
   if (typeof row.star === "boolean") {
     const star = make("button", "trt-star", row.star ? "★" : "☆");
-    star.type = "button";
     star.title = row.star ? "The baseline of its project" : "Make it the baseline of its project";
     star.setAttribute("aria-label", `${row.name} as the baseline`);
     star.setAttribute("aria-pressed", String(row.star));
@@ -140,7 +138,6 @@ function drawHead(data, table, send) {
     const isUp = column.sorts && data.sort === column.sorts[0], isDown = column.sorts && data.sort === column.sorts[1];
     if (column.sorts) {
       const button = make("button", "trt-sort", column.label);
-      button.type = "button";
       button.onclick = () => send("sorted", { by: isUp ? column.sorts[1] : column.sorts[0] });
       if (isUp || isDown) {
         button.appendChild(make("span", "trt-arrow", (isUp ? column.sorts[0] : column.sorts[1]).startsWith("-") ? "▾" : "▴"));
@@ -150,7 +147,6 @@ function drawHead(data, table, send) {
     } else cell.appendChild(make("span", "", column.label));
     if (data.selectable && column.kind !== "name") {
       const pin = make("button", "trt-pin", column.pinned ? "◧" : "◫");
-      pin.type = "button";
       pin.title = column.pinned ? "Unpin this column" : "Pin this column to the left";
       pin.setAttribute("aria-label", `${pin.title}: ${column.label}`);
       pin.setAttribute("aria-pressed", String(Boolean(column.pinned)));

@@ -70,7 +70,6 @@ function list(shortcuts, host) {
     row.appendChild(make("td", "", path ? `Go to ${what}` : what.replaceAll("`", "")));
   }
   const close = make("button", "", "Close");
-  close.type = "button";
   close.onclick = () => box.close();
   box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
   box.addEventListener("close", () => box.remove());

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import streamlit as st
@@ -21,11 +21,9 @@ from toolkit.telemetry.runs.columns.speed import (
 from toolkit.telemetry.runs.formatting import NO_VALUE, count, md, short_number
 from toolkit.telemetry.runs.store import RunCard, RunStore
 
-from .. import session
 from .page_states import section
 from .run_table import fact_table
 
-_MAX_RUNS: Final = 30
 _TONES: Final = {
     "slower": ("▲", "orange"),
     "faster": ("✓", "green"),
@@ -38,19 +36,16 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
 
     A job is one session of a run. Jobs with one `perf_tag` are expected to be equally fast and make a group.
     """
-    selected, left_out = _selected_runs(store, keys, cards)
-    jobs = [job for key in selected for job in _jobs(store, key, cards[key].name)]
+    jobs = [job for key in keys for job in _jobs(store, key, cards[key].name)]
     if not jobs:
         return
     section("Speed by perf_tag :gray[a job is one session of a run]")
-    by_tag = _jobs_by_session_tag(store, cards, {job.session_tag for job in jobs if job.session_tag})
-    groups = groups_of(_of_one_session_tag(jobs, by_tag))
+    groups = groups_of(jobs)
     if len(groups) > 1:
         _verdict(groups)
-    fact_table(_rows(groups, by_tag), "Step time, spread and data wait of each job")
+    fact_table(_rows(groups), "Step time, spread and data wait of each job")
     st.caption(
         "Bar: the median time of a step. The first 5 % of a job (at least 10 records) are left out as warm-up."
-        + (f" {count(left_out)} more runs with these tags are not shown." if left_out else "")
     )
     if not any(group.tagged for group in groups):
         st.caption(
@@ -59,63 +54,9 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
         )
 
 
-def _selected_runs(
-    store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]
-) -> tuple[list[str], int]:
-    """Return the chosen runs, plus others with the same tags on request, and how many did not fit."""
-    tags = {job.perf_tag for key in keys for job in store.manifest_sessions(key) if job.perf_tag}
-    others = [
-        key
-        for key in cards
-        if key not in keys and tags and any(job.perf_tag in tags for job in store.manifest_sessions(key))
-    ]
-    if not others or not st.toggle(
-        f"Include {count(len(others))} more {'run' if len(others) == 1 else 'runs'} with the same perf_tags",
-        key="tagged",
-        bind="query-params",
-    ):
-        return list(keys), 0
-    added = others[: max(0, _MAX_RUNS - len(keys))]
-    for key in added:
-        store.refresh(key, wait_s=0.5)
-    return [*keys, *added], len(others) - len(added)
-
-
 def _jobs(store: RunStore, key: str, name: str) -> list[JobSpeed]:
     starts = store.events(key, (START, "environment"), limit=400)
     return jobs_of(key, name, store.manifest_sessions(key), starts, store.table(key, METRICS))
-
-
-def _jobs_by_session_tag(
-    store: RunStore, cards: Mapping[str, RunCard], tags: Collection[str]
-) -> dict[str, list[tuple[str, int]]]:
-    """Return the jobs of all runs by session_tag, which links the parts of one logical job, oldest first."""
-    if not tags:
-        return {}
-    found = [
-        (job.started, key, job)
-        for key in cards
-        for job in store.manifest_sessions(key)
-        if job.session_tag in tags
-    ]
-    together: dict[str, list[tuple[str, int]]] = {}
-    for _, key, job in sorted(found, key=lambda one: one[:2]):
-        together.setdefault(str(job.session_tag), []).append((key, job.session))
-    return together
-
-
-def _of_one_session_tag(jobs: list[JobSpeed], by_tag: Mapping[str, Sequence[object]]) -> list[JobSpeed]:
-    if not by_tag:
-        return jobs
-    chosen = session.kept_in_url(
-        st.selectbox,
-        "Only jobs with this session_tag",
-        sorted(by_tag),
-        index=None,
-        placeholder="All jobs",
-        key="session_tag",
-    )
-    return [job for job in jobs if job.session_tag == chosen] if chosen else jobs
 
 
 def _verdict(groups: Sequence[JobGroup]) -> None:
@@ -160,9 +101,8 @@ def _reservations(found: Verdict) -> None:
         st.caption(" ".join(notes))
 
 
-def _rows(
-    groups: Sequence[JobGroup], by_tag: Mapping[str, Sequence[tuple[str, int]]]
-) -> list[dict[str, Any]]:
+def _rows(groups: Sequence[JobGroup]) -> list[dict[str, Any]]:
+    has_tags = any(job.session_tag for group in groups for job in group.jobs)
     slowest = max(job.median for group in groups for job in group.jobs)
     return [
         {
@@ -175,15 +115,8 @@ def _rows(
             "steps": count(job.steps),
             "device": job.device or NO_VALUE,
             "host": job.host or NO_VALUE,
-            **({"session_tag": _part(job, by_tag)} if by_tag else {}),
+            **({"session_tag": job.session_tag or NO_VALUE} if has_tags else {}),
         }
         for group in groups
         for job in group.jobs
     ]
-
-
-def _part(job: JobSpeed, by_tag: Mapping[str, Sequence[tuple[str, int]]]) -> str:
-    of_tag = by_tag.get(job.session_tag or "", ())
-    if (job.run, job.session) not in of_tag:
-        return NO_VALUE
-    return f"{job.session_tag}, {of_tag.index((job.run, job.session)) + 1} of {len(of_tag)}"

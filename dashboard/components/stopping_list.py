@@ -28,7 +28,6 @@ from .control_box import (
 from .page_states import section
 
 _NAME: Final = "What can be stopped"
-_CONFIRM: Final = "_stop_these"
 _ABOUT: Final = "sweep"
 _MOST: Final = 20
 _WHILE_ASKED_S: Final = 2.0
@@ -90,23 +89,14 @@ def _row(store: RunStore, run: Judged, why: str, *, can_ask: bool) -> None:
 
 
 def _button(store: RunStore, keys: Sequence[str], label: str) -> None:
-    # The runs are part of the name: what was asked of two is not answered for a third that came meanwhile.
-    name = " ".join(keys)
-    if st.session_state.get(_CONFIRM) != name:
-        if st.button(label, key=f"_stop {name}"):
-            st.session_state[_CONFIRM] = name
-            st.rerun()
-        return
     actions = {key: _action(store, key) for key in keys}
     unsaved = sum(action == "stop" for action in actions.values())
     how = "**without saving**" if unsaved == len(keys) else "after saving"
     if 0 < unsaved < len(keys):
         how += f" ({count(unsaved)} **without saving**)"
-    keep = "Let it run" if len(keys) == 1 else "Let them run"
-    answer = is_confirmed(f"Stops after the current step, {how}.", label, f"stop {name}", keep=keep)
-    if answer is not None:
-        st.session_state[_CONFIRM] = None
-        requests = {key: {"actions": (action,)} for key, action in actions.items() if answer}
+    # The runs are part of the name: what was asked of two is not answered for a third that came meanwhile.
+    if is_confirmed(label, f"Stops after the current step, {how}.", " ".join(keys)):
+        requests = {key: {"actions": (action,)} for key, action in actions.items()}
         sent = [send_request(store, key, requests[key], "stop", about=_ABOUT) for key in requests]
         if all(sent):
             st.rerun()

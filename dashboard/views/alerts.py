@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of, title_of_kind
-from toolkit.telemetry.diagnostics.finding import OPEN, RECORDS_LOST, RESOLVED, Finding
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runs.findings.alerts import (
     AlertGroup,
@@ -24,28 +23,15 @@ from toolkit.telemetry.runs.store import Health
 from .. import session
 from ..charts.incidents import incidents_figure
 from ..components import page_states
-from ..components.alert_card import SEVERITIES, alert_card, choice_key, save_labels
+from ..components.alert_card import alert_card, choice_key, save_labels
 from ..components.chart import draw_chart, picked_of
 from ..components.frame import RunPage, live, notification_choice, open_run, read
-from ..components.own_rules import own_rules, rules_of
+from ..components.own_rules import own_rules
 
-_KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
 _MAX_SHOWN: Final = 30
 _MAX_NAMES: Final = 4
 # Cards that are expanded at first; the charts of the others are one click away.
 _MAX_EXPANDED: Final = 6
-
-
-class _Filters(NamedTuple):
-    """What is shown; of a filter that is empty, everything."""
-
-    severities: Sequence[str]
-    states: Sequence[str]
-    kinds: Sequence[str]
-
-    def matches(self, alert: Finding) -> bool:
-        pairs = zip(self, (alert.severity, alert.state, alert.kind), strict=True)
-        return all(not chosen or value in chosen for chosen, value in pairs)
 
 
 def main() -> None:
@@ -53,8 +39,7 @@ def main() -> None:
     page = open_run(show_worst=False, drawn_from=_drawn_from)
     if page is None:
         return
-    filters = _filters(page)
-    live(page, "The alerts", lambda: _alerts(page, filters), until_examined=True, slower=3)
+    live(page, "The alerts", lambda: _alerts(page), until_examined=True, slower=3)
     own_rules(page)
     notification_choice()
 
@@ -64,65 +49,24 @@ def _drawn_from(_page: RunPage, alerts: Sequence[Finding]) -> object:
     return tuple((alert.id, alert.is_open, alert.severity, alert.repeats) for alert in alerts)
 
 
-def _filters(page: RunPage) -> _Filters:
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        severities = session.kept_in_url(
-            st.pills,
-            "Severity",
-            tuple(SEVERITIES),
-            selection_mode="multi",
-            key="severity",
-            format_func=lambda name: SEVERITIES[name][0],
-            label_visibility="collapsed",
-            width="content",
-        )
-        states = session.kept_in_url(
-            st.pills,
-            "State",
-            (OPEN, RESOLVED),
-            selection_mode="multi",
-            key="state",
-            format_func=str.capitalize,
-            label_visibility="collapsed",
-            width="content",
-        )
-        kinds = session.kept_in_url(
-            st.multiselect,
-            "Kind",
-            (*_KINDS, *(rule.kind for rule in rules_of(page))),
-            key="kind",
-            format_func=_title,
-            placeholder="All kinds",
-            label_visibility="collapsed",
-            width=260,
-        )
-    return _Filters(severities or (), states or (), kinds or ())
-
-
-def _alerts(page: RunPage, filters: _Filters) -> None:
+def _alerts(page: RunPage) -> None:
     health = read(page)
     found = alerts_of(page.store, page.key)
     labels = page.store.meta(page.key).labels
-    matching = [alert for alert in found if filters.matches(alert)]
-    visible = [alert for alert in matching if not is_dismissed(alert, labels)]
-    dismissed = [alert for alert in matching if is_dismissed(alert, labels)]
+    visible = [alert for alert in found if not is_dismissed(alert, labels)]
+    dismissed = [alert for alert in found if is_dismissed(alert, labels)]
     if not found:
         _nothing(page, health)
-    elif not matching:
-        st.info("No alerts match these filters.")
     elif not visible:
         st.info("All alerts have been seen or muted.")
     groups = grouped(visible)
     still, over = [group for group in groups if group.is_open], [g for g in groups if not g.is_open]
-    _counts(still)
     _incidents(page, groups)
-    if over and not still and not any(filters):
+    if over and not still:
         so_far = " in what has been examined" if session.is_partly("examined", page.key) else ""
         st.markdown(f"✓ **No alert is open{so_far}.**")
     _cards(page, still, labels)
-    if over and tuple(filters.states) == (RESOLVED,):
-        _cards(page, over, labels)
-    elif over:
+    if over:
         _resolved(page, over, labels)
     if dismissed and st.toggle(
         f"Show {count(len(dismissed))} seen or muted {'alert' if len(dismissed) == 1 else 'alerts'}",
@@ -156,16 +100,6 @@ def _incidents(page: RunPage, groups: Sequence[AlertGroup]) -> None:
     )
 
 
-def _counts(groups: Sequence[AlertGroup]) -> None:
-    """Show how many alerts are open."""
-    counts = Counter(alert.severity for group in groups for alert in group.alerts if alert.is_open)
-    with st.container(horizontal=True):
-        for name, (word, sign, tone) in SEVERITIES.items():
-            if counts[name]:
-                plural = "s" if name == "warning" and counts[name] > 1 else ""
-                st.badge(f"{sign} {counts[name]} {word.lower()}{plural}", color=tone)
-
-
 def _cards(page: RunPage, groups: Sequence[AlertGroup], labels: Labels, *, expand: bool = True) -> None:
     expanded = 0
     for group in groups[:_MAX_SHOWN]:
@@ -196,12 +130,13 @@ def _muted(page: RunPage, labels: Labels) -> None:
         st.caption("Muted for this run:", width="content")
         if session.read_only_reason() is not None:
             st.caption(
-                ", ".join(md(_title(kind), 40) for kind in dict.fromkeys(labels.muted)), width="content"
+                ", ".join(md(title_of_kind(kind), 40) for kind in dict.fromkeys(labels.muted)),
+                width="content",
             )
             return
         for kind in dict.fromkeys(labels.muted):
             if st.button(
-                f"Unmute “{md(_title(kind), 40)}”",
+                f"Unmute “{md(title_of_kind(kind), 40)}”",
                 type="tertiary",
                 key=f"_unmute {page.key} {kind}",
             ):
@@ -220,7 +155,3 @@ def _nothing(page: RunPage, health: Health) -> None:
         left_out = OF_RANKS if len(page.store.ranks(page.key)) < 2 else frozenset()
         checked = [about.title for kind, about in CATALOGUE.items() if kind not in left_out]
         st.caption(" · ".join((*checked, "Errors", "Records lost")))
-
-
-def _title(kind: str) -> str:
-    return title_of_kind(kind)

@@ -81,10 +81,10 @@ def main() -> None:
         page_states.no_runs(runs.places, runs.problems)
         return
     cards = labelled(runs.cards)
-    named = _named_otherwise(store, cards)
-    if any(card.key not in cards for card in named.values()):
-        cards = labelled({card.key: card for card in (*runs.cards, *named.values())}.values())
-    keys = _pick_runs(cards, {word: card.key for word, card in named.items()}, of_runs)
+    named, unknown = _named_in_url(store, cards)
+    if named.keys() - cards.keys():
+        cards = labelled({**cards, **named}.values())
+    keys = _pick_runs(cards, list(named), unknown, of_runs)
     page_states.say_if_cut(runs)
     if len(keys) < 2:
         st.info(f"Pick two to {_MAX_RUNS} runs.")
@@ -159,9 +159,11 @@ def _part(name: str, draw: Callable[[], None], seconds: float | None = None) -> 
     st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
 
 
-def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place: Any) -> list[str]:
+def _pick_runs(
+    cards: Mapping[str, RunCard], asked: Sequence[str], unknown: Sequence[str], place: Any
+) -> list[str]:
     """Show which runs are compared, in a popover as soon as there are two: the table has their names."""
-    named, dropped = _named_in_url(cards, otherwise)
+    named = list(asked[:_MAX_RUNS])
     if "_compared" not in st.session_state or (named and named != st.session_state.get("_compared_url")):
         st.session_state["_compared"] = named
     st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
@@ -178,6 +180,13 @@ def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place
             persist_state="session",
         )
     st.session_state["_compared_url"] = keys
+    dropped = []
+    if unknown:
+        names = ", ".join(md(name, 40) for name in unknown[:5])
+        dropped.append(f"{names}{' and others' if len(unknown) > 5 else ''}, because there is no such run")
+    if len(asked) > _MAX_RUNS:
+        more = count(len(asked) - _MAX_RUNS)
+        dropped.append(f"the last {more} runs of the link, because at most {_MAX_RUNS} are compared")
     if dropped:
         st.caption("Not shown: " + "; ".join(dropped) + ".")
     if keys != named:
@@ -185,36 +194,23 @@ def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place
     return keys
 
 
-def _named_otherwise(store: RunStore, cards: Mapping[str, RunCard]) -> dict[str, RunCard]:
-    """Return runs of the URL that are not listed, or whose address was made with other log directories."""
-    words = [part for word in st.query_params.get_all("runs") for part in (word, *word.split(","))]
-    found = {}
-    for key in [word for word in dict.fromkeys(words) if word not in cards][: 2 * _MAX_RUNS]:
+def _named_in_url(store: RunStore, cards: Mapping[str, RunCard]) -> tuple[dict[str, RunCard], list[str]]:
+    """Return the runs in the URL, also those that are not listed, and what is no run there."""
+    found: dict[str, RunCard] = {}
+    tried: set[str] = set()
+
+    def is_run(word: str) -> bool:
+        tried.add(word)
         with suppress(UnknownRun):
-            found[key] = store.card(key)
-    return found
+            # To look for each word of a very long address would take long.
+            if card := cards.get(word) or (store.card(word) if len(tried) <= 2 * _MAX_RUNS else None):
+                found[card.key] = card
+                return True
+        return False
 
-
-def _named_in_url(cards: Mapping[str, RunCard], otherwise: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the runs in the URL, and which were dropped, with the reason."""
-    words = [otherwise.get(word, word) for word in st.query_params.get_all("runs")]
-    parts = [
-        otherwise.get(part, part)
-        for word in words
-        for part in ([word] if word in cards else word.split(","))
-        if part
-    ]
-    known = list(dict.fromkeys(part for part in parts if part in cards))
-    unknown = list(dict.fromkeys(part for part in parts if part not in cards))
-    dropped = []
-    if unknown:
-        names = ", ".join(md(name, 40) for name in unknown[:5])
-        dropped.append(f"{names}{' and others' if len(unknown) > 5 else ''}, because there is no such run")
-    if len(known) > _MAX_RUNS:
-        dropped.append(
-            f"the last {count(len(known) - _MAX_RUNS)} runs of the link, because at most {_MAX_RUNS} are compared"
-        )
-    return known[:_MAX_RUNS], dropped
+    words = [word for word in st.query_params.get_all("runs") if not is_run(word)]
+    parts = dict.fromkeys(part for word in words for part in word.split(",") if part)
+    return found, [part for part in parts if not is_run(part)]
 
 
 def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:

@@ -35,6 +35,7 @@ _MACHINE: Final = (
     *OF_THE_JOB,
 )
 _OUTPUT: Final = "Output"
+_PROBLEM: Final = "_label_problem"
 _CODE_HEIGHT: Final = 400
 _MANY_LINES: Final = 16
 _TIMES: Final = ("process_started", "job_start_time", "job_end_time")
@@ -97,7 +98,7 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
             key=f"_tags {page.key}",
             on_change=lambda: _save(page, tags=tuple(st.session_state[f"_tags {page.key}"])),
         )
-    key = f"_notes {page.key}"
+    key, problem = f"_notes {page.key}", str(st.session_state.get(f"{_PROBLEM} {page.key}", ""))
     left, right = st.columns(2, gap="medium")
     with left:
         notes_field(
@@ -105,7 +106,7 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
             run=page.key,
             key=key,
             disabled=not meta.writable,
-            problem=session.label_problem(page.key),
+            problem=problem,
             on_change=lambda: _save(page, notes=notes_in(key)),
         )
     with right:
@@ -115,7 +116,7 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
                 st.markdown(notes_markdown(meta.labels.notes))
             else:
                 st.caption("Nothing written yet.")
-    if problem := session.label_problem(page.key):
+    if problem:
         st.error(md(problem, 500))
     where = (
         "in labels.json next to the records."
@@ -131,7 +132,7 @@ def _save(
     page: RunPage, *, name: str | None = None, tags: tuple[str, ...] | None = None, notes: str | None = None
 ) -> None:
     """Save what was changed; what else the labels have may have changed elsewhere meanwhile."""
-    labels = page.store.meta(page.key).labels
+    labels, problem = page.store.meta(page.key).labels, ""
     try:
         if name is not None:
             labels = replace(labels, display_name=name.strip() or None)
@@ -141,9 +142,8 @@ def _save(
             labels = replace(labels, notes=notes)
         page.store.label(page.key, labels)
     except (Refused, LabelsError) as error:
-        session.set_label_problem(page.key, f"Not saved: {error}")
-    else:
-        session.set_label_problem(page.key, "")
+        problem = f"Not saved: {error}"
+    st.session_state[f"{_PROBLEM} {page.key}"] = problem
 
 
 def _configuration(page: RunPage, meta: RunMeta) -> None:

@@ -14,7 +14,7 @@ from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
 from toolkit.telemetry.reports.ledger_labels import has_content
 from toolkit.telemetry.runfolder.metrics import INTERNAL, metric_direction
 from toolkit.telemetry.runfolder.records import SAMPLE, is_spread
-from toolkit.telemetry.runs.formatting import learning_rate, short_number, size
+from toolkit.telemetry.runs.formatting import count, learning_rate, short_number, size
 from toolkit.telemetry.runs.listing.pins import Pins
 from toolkit.telemetry.runs.listing.run_table import Primary
 from toolkit.telemetry.runs.signals import KNOWN, metric_of, validation_loss_of
@@ -36,7 +36,7 @@ from ..components.curve_panel import (
 )
 from ..components.event_list import event_list
 from ..components.forecast_line import forecast_line
-from ..components.frame import RunPage, curves_from, footer, has_rest, live, open_run
+from ..components.frame import RunPage, curves_from, has_rest, live, open_run
 from ..components.pictures import latest_samples
 from ..components.resume_card import resume_card
 
@@ -125,8 +125,13 @@ def _against(page: RunPage, metric: str, card: Card) -> Card:
     if primary.best_of(page.card) is None:
         return card
     text = against_text(page.card, baseline_of(page.store, page.card.project), primary)
-    said = "the baseline" if text == "baseline" else f"best {text} vs baseline"
-    return replace(card, about=" · ".join(filter(None, (card.about, said)))) if text else card
+    if not text:
+        return card
+    if text == "baseline":
+        return replace(card, about=" · ".join(filter(None, (card.about, "the baseline"))))
+    # A card has no room for the trend as well, which its help has.
+    best = card.about if card.about and card.about.startswith("best ") else "best"
+    return replace(card, about=f"{best} {text} vs baseline", delta=None, tone="muted")
 
 
 def _spark(page: RunPage, metric: str) -> list[float | None]:
@@ -265,7 +270,8 @@ def _ledger(page: RunPage, spent: TimeSpent) -> None:
     elif has_content(spent.ledger):
         with st.container(key="ledger"):
             ledger_bar(spent, key=page.key)
-    footer(page)
+    health = page.store.refresh(page.key, wait_s=0.0)
+    st.caption(f"{count(health.records)} records · {size(health.bytes_read)}")
 
 
 # ---------------------------------------------------------------- charts

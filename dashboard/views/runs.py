@@ -720,9 +720,12 @@ def _clear_selection() -> None:
 @st.dialog("Tag runs")
 def _tag(store: RunStore, picked: Sequence[RunCard]) -> None:
     known = store.list_runs(RunQuery(per_page=0)).tags
-    new = st.multiselect("Add these tags", known, accept_new_options=True, key="_new_tags")
     st.caption("To " + ", ".join(md(card.name, 40) for card in picked))
-    if st.button("Add", type="primary", disabled=not new) and _label_all(
+    # In a row: below the field its list would cover the button.
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        new = st.multiselect("Add these tags", known, accept_new_options=True, key="_new_tags")
+        is_added = st.button("Add", type="primary", disabled=not new)
+    if is_added and _label_all(
         store, picked, lambda card: {"tags": tuple(dict.fromkeys((*card.tags, *new)))}
     ) == len(picked):
         st.rerun()
@@ -798,9 +801,6 @@ def _undo_bar(store: RunStore) -> None:
             session.forget_undo()
             if page_states.is_done(lambda: _undo(store, last)):
                 st.rerun()
-        if st.button("Dismiss", type="tertiary", key="_dismiss"):
-            session.forget_undo()
-            st.rerun(scope="fragment")
 
 
 def _undo(store: RunStore, last: session.Undo) -> None:

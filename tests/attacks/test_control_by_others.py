@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.attacks.hostile_folders import ODD
+from tests.faults.children import LONGEST_PAUSE_S
 from tests.lengths import longer
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.control import ControlRefused, read_request, write_request
@@ -307,19 +308,21 @@ def test_no_value_outside_the_declared_reaches_the_script(run, record_property):
 def test_a_flood_of_requests_changes_the_run_a_few_times_and_never_slows_it(run, record_property):
     control = run.run_folder / "control.json"
     count = longer(300, 10_000)
-    longest = 0.0
+    longest, first = 0.0, time.monotonic()
     for number in range(count):
         plant(control, {"id": f"s{number}", "timestamp": time.time(), "log_every": 5 + number % 100})
         run._rank_control.poll()
         began = time.perf_counter()
         run.log_step(next(_steps), train_loss=1.0)
         longest = max(longest, time.perf_counter() - began)
+    took = time.monotonic() - first
     run.flush()
     answered = answers(run)
 
-    assert sum(answer["status"] == "applied" for answer in answered) <= 2
+    # One in thirty seconds, however long the machine takes for all of them.
+    assert sum(answer["status"] == "applied" for answer in answered) <= 2 + took / 30.0
     assert len(answered) <= count
-    assert longest < 2.0
+    assert longest < LONGEST_PAUSE_S
     record_property(
         "measured", f"{count:,} requests, {len(answered)} seen, longest call {longest * 1000:.1f} ms"
     )

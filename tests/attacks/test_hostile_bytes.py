@@ -85,7 +85,6 @@ def test_no_hostile_manifest_labels_or_request_breaks_an_entry_point(tmp_path, r
         "tags": ["a"],
         "notes": "x",
         "archived": False,
-        "baseline": True,
         "muted": ["m"],
     }
     request = {

@@ -153,7 +153,7 @@ def test_a_name_that_is_no_text_stops_no_command(tmp_path, capsys):
         ["export", table, "--to", "run-folder", "--out", str(tmp_path / "folder")],
         *(
             ["export", run, "--to", to, "--out", str(tmp_path / f"{number}-{to}")]
-            for to in ("csv", "jsonl", "parquet", "wandb", "tensorboard")
+            for to in ("csv", "parquet", "wandb", "tensorboard")
             for number, run in enumerate((ours, table, str(logs)))
         ),
     ]

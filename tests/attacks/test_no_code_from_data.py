@@ -155,7 +155,7 @@ def test_a_yaml_that_grows_when_it_is_unfolded_ends_in_time(tmp_path, capsys):
         done = run_python(
             ["-c", script, *arguments, path],
             capture_output=True,
-            timeout=100,
+            timeout=200,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,
         )

@@ -88,17 +88,16 @@ def test_a_deleted_run_does_not_go_into_another_users_trash(log_dir):
 
 
 @pytest.mark.parametrize(
-    ("log_dir_of", "folder_of", "may_join", "may_take"),
-    [(0, 0, True, True), (OTHER, OTHER, True, False), (0, OTHER, False, False), (OTHER, 4711, False, False)],
+    ("log_dir_of", "folder_of", "may_join"),
+    [(0, 0, True), (OTHER, OTHER, True), (0, OTHER, False), (OTHER, 4711, False)],
 )
-def test_whose_folders_are_joined_and_taken_from(log_dir, log_dir_of, folder_of, may_join, may_take):
+def test_whose_folders_are_joined(log_dir, log_dir_of, folder_of, may_join):
     folder = log_dir / "r"
     folder.mkdir()
     os.chown(folder, folder_of, -1)
     os.chown(log_dir, log_dir_of, -1)
 
     assert (why_not_ours(log_dir, folder) is None) is may_join
-    assert (why_not_ours(log_dir, folder, takes=True) is None) is may_take
 
 
 def test_doctor_says_which_runs_may_not_be_read(capfd, monkeypatch, request):

@@ -53,8 +53,7 @@ def logs(tmp_path, monkeypatch):
     folder = tmp_path / "logs"
     folder.mkdir()
     settings = DashboardSettings(log_dirs=(folder,), cache_dir=tmp_path / "cache")
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(DashboardSettings, "in_use", settings)
     return folder
 
 

@@ -78,8 +78,8 @@ def test_a_run_is_steered_and_its_answers_are_shown(shown, training, page):
     expect(side.get_by_text("(5 → 60)")).to_be_visible()
     expect(side.get_by_text("Logs every 60 steps.")).to_be_visible()
     settle(page)
-    side.get_by_role("button", name=re.compile("Stop$")).click()
-    page.get_by_role("dialog").get_by_role("button", name=re.compile("Stop$")).click()
+    side.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_test_id("stPopoverBody").get_by_role("button", name="Stop").click()
 
     expect(status(page)).to_contain_text("Stopped")
     expect(side.get_by_role("button", name="Apply")).to_have_count(0)

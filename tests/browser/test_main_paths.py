@@ -182,17 +182,17 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
 
     # It saves and stops once that is confirmed, and then nothing more can be asked of it.
     side.get_by_role("button", name="Save and stop").click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("saves and then stops")
+    question = page.get_by_test_id("stPopoverBody")
+    expect(question).to_contain_text("saves and then stops")
     assert training.child.process.poll() is None
-    dialog.get_by_role("button", name="Save and stop").click()
+    question.get_by_role("button", name="Save and stop").click()
     ended = training.child.end()
     assert ended.code == 0, ended.err
     assert (training.folder / "weights.bin").stat().st_size == 1000
     expect(status(page)).to_contain_text("Stopped")
     expect(page.locator('[data-testid="stMain"]').get_by_text("checkpoint at step").first).to_be_visible()
     expect(side.get_by_role("button", name="Apply")).to_have_count(0)
-    expect(dialog).to_have_count(0)
+    expect(question).to_have_count(0)
     assert page.evaluate("window.notReloaded")
     assert training.manifest.control["log_every_now"] == 50
 

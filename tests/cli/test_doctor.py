@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
 import signal
 import subprocess
@@ -299,17 +298,6 @@ def test_a_run_that_was_asked_to_stop_ended_well(tmp_path, doctor):
     )
 
 
-def test_the_end_record_wins_over_a_run_json_that_still_says_running(tmp_path, doctor):
-    run = failing_run(tmp_path)
-    manifest = json.loads((run / "run.json").read_bytes())
-    manifest["sessions"][-1] |= {"status": "running", "ended": None}
-    (run / "run.json").write_text(json.dumps(manifest))
-
-    assert doctor(run)[1].startswith("failing: failed at step 5: ValueError")
-    (run / "run.json").unlink()
-    assert doctor(run)[1].startswith("failing: failed at step 5: ValueError")
-
-
 def test_the_rank_that_failed_first_is_the_one_to_look_at(tmp_path, doctor):
     run = log_run(tmp_path, "r", falling(10))
     records = read_records(run)
@@ -424,17 +412,6 @@ def test_lines_of_another_program_that_are_no_rows_are_counted(tmp_path, doctor)
     assert doctor(path)[1] == "x: nothing wrong in 2 records\n  (3 unreadable lines)\n"
 
 
-def test_a_record_file_of_ours_is_judged_alike_without_its_folder(bad, tmp_path, doctor):
-    of_folder = json.loads(doctor(bad, "--json")[1])
-    (tmp_path / "bare.jsonl").write_bytes((bad / "metrics.jsonl").read_bytes())
-    bare = json.loads(doctor(tmp_path / "bare.jsonl", "--json")[1])
-
-    assert bare["ending"]["status"] == of_folder["ending"]["status"] == "finished"
-    for name in ("records", "bad_lines"):
-        assert bare[name] == of_folder[name]
-    assert [one["id"] for one in bare["findings"]] == [one["id"] for one in of_folder["findings"]]
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -516,21 +493,6 @@ def test_it_brings_no_numpy_and_no_logger_along():
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert finished.stdout == "[]\n"
-
-
-def test_without_a_path_the_newest_run_in_logs_is_diagnosed(tmp_path, doctor, monkeypatch):
-    for name, written in (("old", 1.6e9), ("new", 1.7e9)):
-        (tmp_path / "logs" / name).mkdir(parents=True)
-        path = tmp_path / "logs" / name / "metrics.jsonl"
-        path.write_bytes(b"")
-        os.utime(path, (written, written))
-    monkeypatch.chdir(tmp_path)
-
-    code, out, err = doctor()
-
-    assert (code, err) == (0, "")
-    assert out.startswith("new: no records yet\n")
-    assert "old" not in out
 
 
 def test_pages_tables_and_agents_say_what_the_doctor_says(tmp_path, bad, doctor, capsys):

@@ -120,4 +120,4 @@ def test_no_command_is_left_out():
     assert with_json - {"setup"} == {
         name for name in SUBCOMMANDS if "--json" in parser_of(name).format_usage()
     }
-    assert set(SUBCOMMANDS) - with_json == {"dashboard", "mcp", "metrics", "top", "train"}
+    assert set(SUBCOMMANDS) - with_json == {"dashboard", "mcp", "metrics", "top"}

@@ -71,7 +71,7 @@ def test_the_commands_of_the_document_send_what_its_yaml_asks_for(tmp_path, monk
             assert command.startswith("telemetry setup message ")
             words = [sys.executable, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]]
             done[command] = subprocess.run(
-                words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+                words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200
             )
             assert done[command].returncode == 0, done[command].stderr
             assert (len(receiver.got) == 0) is (command == shown)

@@ -13,7 +13,7 @@ COMMANDS = {
     "compare": [["{run}", "{run}"], ["{run}", "--json"]],
     "doctor": [["{run}"], ["{run}", "--json"]],
     "export": [
-        ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
+        ["{run}", "--to", "csv", "--out", "{out}.csv"],
         ["{run}", "--to", "tensorboard", "--out", "{out}-tensorboard"],
         ["{run}", "--to", "run-folder", "--out", "{out}-logs"],
         ["{run}", "--to", "trace", "--out", "{out}.trace.json"],

@@ -138,7 +138,7 @@ def test_the_json_of_our_own_run_has_its_id_and_its_configuration(tmp_path, caps
             ["report", "--view", "sweep"],
             ["report", "--html", "out/a.html"],
         ),
-        *(["export", "--to", "jsonl", "--out", "out/a"], ["export", "--to", "run-folder", "--out", "out/b"]),
+        *(["export", "--to", "csv", "--out", "out/a"], ["export", "--to", "run-folder", "--out", "out/b"]),
     ],
     ids=" ".join,
 )

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import os
+import json
 import sys
 
 import pytest
 
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 
 @pytest.fixture
@@ -33,14 +34,13 @@ def test_the_series_are_shown_with_the_way_to_open_them(run, capsys):
 
 
 def test_a_folder_of_runs_means_its_newest(run, capsys):
-    with TelemetryLogger("older", log_dir=run.parent, log_every=1) as log:
+    with TelemetryLogger("newer", log_dir=run.parent, log_every=1) as log:
         log.log_step(1, train_loss=1.0)
-    os.utime(run.parent / "older" / "metrics.jsonl", (1, 1))
     capsys.readouterr()
     code = main(["show", str(run.parent)])
 
     assert code == 0
-    assert capsys.readouterr().out.startswith("greyjacket: ")
+    assert capsys.readouterr().out.startswith("newer: ")
 
 
 def test_own_metrics_are_shown_without_pandas_numpy_or_the_table(run, capsys, monkeypatch):
@@ -73,3 +73,16 @@ def test_what_the_trainer_measures_of_itself_is_shown_only_if_it_is_asked_for(tm
 
     assert main(["show", str(tmp_path / "run"), "--metrics", "profiling/*"]) == 0
     assert "profiling/part_19" in capsys.readouterr().out
+
+
+def test_a_run_has_the_name_that_the_list_gives_it(run, capsys):
+    write_labels(run, Labels(display_name="the good one"))
+    found = {}
+    for command in ("ls", "show", "doctor"):
+        capsys.readouterr()
+        main([command, str(run), "--json"])
+        found[command] = json.loads(capsys.readouterr().out)
+
+    assert found["ls"]["runs"][0]["name"] == "the good one"
+    assert found["show"]["runs"][0]["name"] == "the good one"
+    assert found["doctor"]["run"] == "the good one"

@@ -65,8 +65,8 @@ def test_everything_that_differs_from_its_default_is_sent():
         curves=(one_curve(colour="#ff8000", dash="dot", rank=2, band=("loss_min", "loss_max")),),
         groups=(GroupSpec(label="lr 1e-4", colour="run-3", curves=(one_curve(),)),),
         marks=(Mark(text="session 2", step=10, time=1e9),),
-        bands=(Band(start=1, end=2, low=0.0, high=1.0),),
-        levels=(Level(y=2.0, text="goal", between=(1, 5), y_end=math.nan),),
+        bands=(Band(start=1, end=2, tone="good"),),
+        levels=(Level(y=math.nan, text="goal", tone="good"),),
         limits=((80.0, "80 GB"),),
         window=(0.0, 5.0),
         live=True,
@@ -78,7 +78,7 @@ def test_everything_that_differs_from_its_default_is_sent():
     assert data["groups"][0]["colour"] == [LIGHT["run-3"], DARK["run-3"]]
     assert data["curves"][0]["band"] == ["loss_min", "loss_max"]
     assert data["marks"] == [{"text": "session 2", "step": 10, "time": 1e9}]
-    assert data["levels"][0] == {"y": 2.0, "text": "goal", "between": [1, 5], "y_end": None}
+    assert data["levels"][0] == {"y": None, "text": "goal", "tone": "good"}
     assert (data["window"], data["star"], data["live"], data["refresh"]) == ([0.0, 5.0], False, True, 5.0)
     assert "refresh" not in sent(spec, refresh_s=None)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from dashboard.components.curve_chart import Band, ChartSpec, chart_data
-from dashboard.components.evidence import around, slope
+from dashboard.components.evidence import around
 from tests.made_runs import finding
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.runs.store import CurveSegment, MetricInfo, Series
+from toolkit.telemetry.runs.store import MetricInfo
 
 
 def info(name="train_loss", count=1000, last_step=9_990.0):
@@ -22,10 +21,6 @@ def info(name="train_loss", count=1000, last_step=9_990.0):
 
 def alert(kind="spike", **more):
     return finding(kind, **{"start_step": 5_000, "noticed_step": 5_050, "end_step": 5_100, **more})
-
-
-def series(x, y):
-    return Series(metric="m", axis="step", segments=(CurveSegment(x=x, y=y, session=1),), total=len(x))
 
 
 def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
@@ -51,24 +46,12 @@ def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
         ("nan", {}, []),
         ("spike", {"level": "high", "peak": None}, []),
         ("spike", {"level": float("nan")}, []),
-        ("lr_problem", {"level": 2.0, "now": 3.0}, []),
     ],
 )
 def test_the_level_it_was_measured_by_is_a_line(kind, numbers, lines):
     found = around(alert(kind, evidence=numbers), info()).levels
 
     assert [(level.y, level.text) for level in found] == lines
-
-
-def test_growth_is_a_line_along_the_curve_in_its_own_unit():
-    x = np.arange(0.0, 10_000.0, 10.0)
-    level = slope(alert("memory_growth", end_step=None), series(x, 2.0 + x / 1000))
-
-    assert (level.y, level.y_end) == (pytest.approx(7.0), pytest.approx(11.99))
-    assert level.between == (5_000.0, 9_990.0)
-    assert level.text == "+1 per 1,000 steps"
-    assert slope(alert("spike"), series(x, x)) is None
-    assert slope(alert("memory_growth", start_step=9_990), series(x, x)) is None
 
 
 @pytest.mark.parametrize("kind", CATALOGUE)

@@ -200,7 +200,7 @@ def test_the_options_that_matter_are_set_and_this_streamlit_has_them():
 # ---------------------------------------------------------------- options
 
 
-def test_settings_reach_the_pages_by_environment(tmp_path, monkeypatch):
+def test_options_become_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = launcher.parse_options(["--log-dir", "a", "--log-dir", f"{tmp_path}/b", "--log-dir", "a"])
 

@@ -218,38 +218,6 @@ def wait_for_each_other(takes: Sequence[dict[str, float]], wait_in: str = "backw
         mine[wait_in] += max(arrive) - at
 
 
-def among_ranks(
-    records: Iterable[Record],
-    dice: random.Random,
-    count: int,
-    extra: Callable[[int, int, str], float] = lambda rank, step, part: 0.0,
-    *,
-    noise: float = 0.05,
-    log_every: int = 10,
-) -> Iterator[Record]:
-    """Yield a run's records with those of its other ranks after each of its steps; they wait for each other.
-
-    `extra` is the share of a step by which a part of a rank's step takes longer.
-    """
-    for record in records:
-        if record["event"] != "step":
-            yield {**record, "world_size": count} if record["event"] == "start" else record
-            continue
-        seconds, step = record["sec_per_step"], record["global_step"]
-        takes = [
-            {
-                part: seconds * (share * dice.lognormvariate(0.0, noise) + extra(rank, step, part))
-                for part, share in PARTS.items()
-            }
-            for rank in range(count)
-        ]
-        wait_for_each_other(takes)
-        for rank, mine in enumerate(takes):
-            spans = {f"time/{part}": log_every * took for part, took in mine.items() if part != "rest"}
-            step_record = {**record, "sec_per_step": sum(mine.values()), **spans}
-            yield {**step_record, "rank": rank} if rank else step_record
-
-
 class _Maker:
     """The clock, the counters and the dice of one made run."""
 

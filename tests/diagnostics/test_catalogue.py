@@ -19,10 +19,9 @@ from tests.diagnostics.synthetic_runs import (
     run_of,
 )
 from tests.diagnostics.test_data_repeated import epochs
+from tests.diagnostics.test_label_leak import leaking
 from tests.diagnostics.test_reinforcement import explodes, rl_run
-from tests.diagnostics.test_start_of_run import leaking, still
 from tests.diagnostics.test_throughput import next_to_others
-from tests.diagnostics.test_underflow import norms
 from tests.lengths import longer
 from toolkit.telemetry.diagnostics import examiner
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, finding_of, short
@@ -130,8 +129,6 @@ def _faulty_runs():
     yield [record for record in paused(run, 2000, 900.0) if record["global_step"] <= 2000]
     for begins, rate in ((1000, 0.0), (1000, 1e-12), (0, 1e-12)):
         yield changed(changed(run, "lr", _from(begins, rate)), "train_loss", _from(begins, 1.5))
-    lr = [1e-3 * min(1.0, place / 150) for place in range(300)]
-    yield run_of([2.0 if place < 40 else 2.0 + place / 50 for place in range(300)], lr=lr)
     yield added(run, "loss_scale", lambda step: 65536.0 / 2 ** min(5, max(0, (step - 2000) // 50 + 1)))
     yield added(run, "loss_scale", lambda step: 65536.0 / 2 ** min(16, max(0, (step - 2000) // 10 + 1)))
     dice = random.Random(1)
@@ -146,13 +143,11 @@ def _faulty_runs():
     yield rl_run(length=lambda part: 200.0 if part < 0.6 else 900.0)
     yield run_of(leaking())
     yield run_of([0.0] * 40, grad_norm=[0.0] * 40)
-    yield still(2e-9)
     yield run_of(losses, lora_B_norm=[0.0] * 300)
     yield run_of(losses, lora_B_norm=[0.1] * 100 + [0.0] * 200)
     yield epochs(shuffled=False)
     yield epochs(stairs=0.3, noise=0.03)
     yield epochs(stairs=0.3, noise=0.03, shuffled=False)
-    yield run_of(losses, grad_norm=norms(0.5))
     yield run_of(losses, zero_grad_share=[0.1] * 100 + [0.8] * 200)
     yield [{**run[0], "job_end_time": run[0]["time"] + 600.0}, *run[1:]]
 

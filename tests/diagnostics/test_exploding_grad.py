@@ -50,6 +50,10 @@ SAID = {
         of_norms(ONE, times(curve(1, noise=0.02), 151, 156, 2.0)),
         {"start_step": 151, "noticed_step": 152},
     ),
+    "norms of a model that learns against another one": (
+        run_of(curve(1), grad_norm=put(usual(), 150, [30.0] * 6), d_loss=[0.7] * 300),
+        {"severity": "info", "start_step": 151},
+    ),
     "norms that stay up": (
         of_norms([*usual(noise=0.1)[:200], *[40.0] * 100]),
         {"state": "open", "count": 100},

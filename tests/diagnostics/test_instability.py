@@ -48,6 +48,11 @@ def climbing(by):
     return [loss * (by(place - 200) if place >= 200 else 1.0) for place, loss in enumerate(losses)]
 
 
+def around_zero(seed):
+    dice = random.Random(seed)
+    return [dice.gauss(0.0, 0.3) for _ in range(300)]
+
+
 CLIMBS = {
     "straight": climbing(lambda place: 1.0 + 0.1 * place),
     "by factors": climbing(lambda place: 1.05**place),
@@ -78,6 +83,23 @@ def warming_up(peak):
     humps = ((peak - 1.0) * math.exp(-((place - 40) ** 2) / 200.0) for place in range(300))
     losses = [5.0 - 2.0 * min(1.0, place / 30.0) + hump for place, hump in enumerate(humps)]
     return run_of(noisy(losses, 0.03), lr=[3e-4 * min(1.0, place / 40.0) for place in range(300)])
+
+
+def climbing_with_the_warm_up(noise, seed):
+    """From step 1000 of a warm-up of 2000 on."""
+    dice = random.Random(seed)
+
+    def climbs(step, loss):
+        level = 2.0 - 0.2 * min(1.0, step / 500) + 3.0 * max(0.0, (step - 1000) / 1000)
+        return min(level, 7.0) * math.exp(dice.gauss(0.0, noise))
+
+    return changed(clean_run(seed, records=2000), "train_loss", climbs)
+
+
+def rising_as_warmed_up(seed):
+    """A rise after the first dozen records, in which the rate is tripled again and again."""
+    losses = put(curve(seed), 14, [9.0] * 20)
+    return run_of(losses, lr=[1e-3 * min(1.0, (place + 1) / 40) for place in range(300)])
 
 
 WITH_THE_RATE = {
@@ -123,6 +145,17 @@ OF_RATES = {
         )
         for noise in (0.02, 0.15, 0.3)
     },
+    **{
+        f"a loss that climbs with the warm-up in noise of {noise}": (
+            FEW_SEEDS(lambda seed, noise=noise: climbing_with_the_warm_up(noise, seed)),
+            {**DIVERGENCE, "start_step": Between(600, 1600), "noticed_step": Between(1000, 2000)},
+        )
+        for noise in (0.02, 0.1, 0.2)
+    },
+    "a warm-up does not explain a rise": (
+        FEW_SEEDS(rising_as_warmed_up),
+        {"title": "Loss spike", "message": Saying(without=["learning rate"])},
+    ),
     "a spike long after a restart": (
         restarting(0.02, lambda at, _: 4.0 if 600 <= at < 606 else 1.0),
         {"severity": "warning", "title": "Loss spike", "message": Saying(without=["learning rate"])},
@@ -299,6 +332,14 @@ SAID = {
             "message": Saying("went on from another state"),
         },
     ),
+    "a single value around zero": (
+        FEW_SEEDS(lambda seed: run_of(put(around_zero(seed), 200, [9.0]))),
+        {**SPIKE, "severity": "info", "start_step": 201},
+    ),
+    "a loss around zero that goes up and stays": (
+        FEW_SEEDS(lambda seed: run_of(put(around_zero(seed), 200, [9.0] * 100))),
+        {**DIVERGENCE, "start_step": 201},
+    ),
     "a loss below zero jumps": (
         Seeds(lambda seed: run_of(put([loss - 5.0 for loss in curve(seed)], 200, [3.0] * 6))),
         {**SPIKE, "start_step": 201},
@@ -342,8 +383,16 @@ SAID = {
             run_of(times(flat(), 200, None, 3.0), **{other: [1.0] * 300}),
             {"kind": "divergence", "severity": "info"},
         )
-        for other in ("reward", "d_loss")
+        for other in ("reward", "charts/episodic_return", "d_loss", "train/loss_G")
     },
+    "a reward that comes with other records": (
+        [{"event": "step", "global_step": 0, "reward": 1.0}, *run_of(times(flat(), 200, None, 3.0))],
+        {"kind": "divergence", "severity": "info"},
+    ),
+    "it is lower than before when it would be called a divergence": (
+        run_of(put(times(flat(noise=0.02), 100, 140, 4.0), 115, [0.5] * 2)),
+        {**SPIKE, "message": Saying(without=["has not come back"])},
+    ),
     **OF_RATES,
     **AT_THE_START,
 }

@@ -1,28 +1,7 @@
 from __future__ import annotations
 
-import math
-import random
-
 from tests.diagnostics.synthetic_runs import SCHEDULES, changed, clean_run, detect
 from tests.diagnostics.what_is_said import Between, Saying, Seeds, contract_of
-
-
-def climbing(noise, seed):
-    """A loss that climbs with the warm-up, from step 1000 on."""
-    dice = random.Random(seed)
-
-    def climbs(step, loss):
-        level = 2.0 - 0.2 * min(1.0, step / 500) + 3.0 * max(0.0, (step - 1000) / 1000)
-        return min(level, 7.0) * math.exp(dice.gauss(0.0, noise))
-
-    return changed(clean_run(seed, records=2000), "train_loss", climbs)
-
-
-def hump(noise, seed):
-    def of_a_third(step, loss):
-        return loss * (1 + 0.33 * math.exp(-(((step - 1500) / 500) ** 2)))
-
-    return changed(clean_run(seed, records=2000, noise=noise), "train_loss", of_a_third)
 
 
 def rated(lr, loss=lambda step, value: 1.2, seed=1, **about):
@@ -54,17 +33,6 @@ def frozen(rate):
 
 
 SAID = {
-    **{
-        f"a loss that climbs with the warm-up in noise of {noise}": (
-            Seeds(lambda seed, noise=noise: climbing(noise, seed), 2),
-            {
-                "start_step": Between(1000, 1600),
-                "noticed_step": Between(1000, 2000),
-                "message": Saying("The loss climbs with the learning rate"),
-            },
-        )
-        for noise in (0.02, 0.1, 0.2)
-    },
     "a rate that becomes 0 in the middle": (
         Seeds(lambda seed: rated(from_2000(0.0), from_2000(1.2), seed), 2),
         {
@@ -103,12 +71,6 @@ SAID = {
     ),
 }
 SILENT = {
-    **{
-        f"a hump of a third during the warm-up in noise of {noise}": Seeds(
-            lambda seed, noise=noise: hump(noise, seed)
-        )
-        for noise in (0.02, 0.3, 0.8)
-    },
     "0, where something is learnt": lambda: rated(lambda step, lr: 0.0, learns),
     "one of several rates": lambda: frozen(None),
     "a schedule that ends with the run": lambda: rated(

@@ -34,6 +34,10 @@ SAID = {
         lambda: growing(RSS, lambda step: 0.1 * step, records=4000),
         {"noticed_step": Between(0, 20_000), "mib_per_1k_steps": Between(80, 120)},
     ),
+    "a leak of a short run, which fills no later block": (
+        lambda: growing(RSS, lambda step: 0.4 * step, records=500),
+        {"noticed_step": Between(3000, 5000), "mib_per_1k_steps": Between(350, 450)},
+    ),
     "the machine has less left than was lost": (
         almost_full,
         {"severity": "critical", "message": Saying("MiB are left")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,15 +79,6 @@ def fault_of(kind: str) -> tuple[Sequence[Record], int]:
     run, facts = _FAULTS[kind]
     begins = facts.get("start_step", 1)
     return _made(run), int(begins.low if isinstance(begins, Between) else begins)
-
-
-def runs_with_findings(most: int = 1000) -> Iterator[Sequence[Record]]:
-    """Make a run of each family in the tables, of those that have few records."""
-    import_tables()
-    for run in _FAMILIES.values():
-        records = _made(run)
-        if len(records) <= most:
-            yield records
 
 
 def contract_of(

@@ -51,7 +51,6 @@ def _call_spans(log: TelemetryLogger) -> None:
             raise ValueError("the training's own")
     span = log.start_span("begun", attributes={"a": 1}, start_time=time.time() - 1)
     internals(log).current_span()
-    internals(log).span_seconds("mine")
     internals(log).latest_loss()
     span.stop()
 

@@ -42,7 +42,7 @@ _ON = {
     "log_every": 1,
     "close_timeout": 1.0,
     "csv": True,
-    "errors": {"excepthook": True, "threads": True},
+    "errors": {"output_lines": 5},
     "spans": "all",
     "config": {"model": {"width": 16}, "seed": 3},
 }

@@ -264,7 +264,6 @@ METHODS = {
     "timed": lambda log, v, f: log.timed(v[0], **f)(len)([]),
     "profile": lambda log, v, f: log.profile(name=v[0], min_duration_ms=v[1], log_interval=v[2])(len)([]),
     "profile_block": lambda log, v, f: log.profile_block(v[0], min_duration_ms=v[1]).__enter__(),
-    "span_seconds": lambda log, v, f: internals(log).span_seconds(v[0]),
     "flush": lambda log, v, f: log.flush(0.01),
     "latest_loss": lambda log, v, f: internals(log).latest_loss(),
     "current_span": lambda log, v, f: internals(log).current_span(),

@@ -54,11 +54,6 @@ fail(7)
     [
         pytest.param("log = begin()" + TRAINS + FAILS + "fail(7)", "end", id="no one looks"),
         pytest.param(
-            "log = begin(errors={'excepthook': True})" + TRAINS + FAILS + "fail(7)",
-            "excepthook",
-            id="excepthook",
-        ),
-        pytest.param(
             "log = begin()" + FAILS + "with log.capture_errors():" + INSIDE.replace("\n", "\n    "),
             "capture_errors",
             id="a block",
@@ -106,7 +101,8 @@ def test_an_exception_in_a_thread(tmp_path):
     twice = Twice(
         tmp_path,
         """
-        log = begin(errors={"threads": True})
+        log = begin()
+        @log.capture_errors()
         def load():
             raise OSError("the disk is gone")
         threads = [threading.Thread(target=load, name="loader") for _ in range(3)]
@@ -122,7 +118,7 @@ def test_an_exception_in_a_thread(tmp_path):
     assert logged.code == 0
     assert logged.err.count("Exception in thread loader") == 3
     (error,), end = reported(twice)
-    assert (error["type"], error["thread"], error["caught_by"]) == ("OSError", "loader", "thread")
+    assert (error["type"], error["thread"], error["caught_by"]) == ("OSError", "loader", "capture_errors")
     assert end["status"] == "finished", "the script itself went on to its end"
     (counted,) = end["errors"]
     assert (counted["fingerprint"], counted["count"]) == (error["fingerprint"], 3)
@@ -300,7 +296,7 @@ context = multiprocessing.get_context("fork")
 def test_an_exception_in_a_worker_process(tmp_path):
     twice = Twice(
         tmp_path,
-        "log = begin(errors={'excepthook': True, 'threads': True})"
+        "log = begin()"
         + TRAINS
         + LOADER
         + "with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:\n"
@@ -320,7 +316,7 @@ def test_an_exception_in_a_worker_process(tmp_path):
 def test_an_exception_that_ends_a_worker_process_is_not_the_run_s(tmp_path):
     twice = Twice(
         tmp_path,
-        "log = begin(errors={'excepthook': True, 'threads': True})"
+        "log = begin()"
         + TRAINS
         + LOADER
         + "worker = context.Process(target=load, args=(1,))\nworker.start()\nworker.join()\nsay(worker.exitcode)",

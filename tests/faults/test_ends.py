@@ -96,7 +96,7 @@ def test_the_exit_code_of_a_ctrl_c_stays_where_the_end_imports_something(tmp_pat
         [sys.executable, "-c", source],
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=100,
+        timeout=200,
     )
 
     assert ended.returncode == -signal.SIGINT
@@ -113,7 +113,7 @@ def test_an_exception_at_a_prompt_ends_no_run(tmp_path, console):
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         text=True,
-        timeout=150,
+        timeout=200,
     )
 
     assert "NameError" in ended.stderr
@@ -347,7 +347,7 @@ def test_a_standard_output_that_takes_nothing_does_not_stop_a_training(tmp_path,
         preexec_fn=(lambda: os.close(1)) if stdout == "closed" else None,
         cwd=ROOT,
         text=True,
-        timeout=150,
+        timeout=200,
     )
     for descriptor in {write, target}:
         os.close(descriptor)

@@ -157,7 +157,7 @@ def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, fault
         repair(run)
     records = whole_run(run, steps=range(child.acknowledged + 1), torn_lines=half_lines)
     assert not with_event(records, "lost")
-    assert took < 30
+    assert took < LONGEST_PAUSE_S
     record_property(
         "measured", f"{len(records):,} records, 0 lost, written again {took:.1f} s after it came back"
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
-from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from toolkit.telemetry.fleet.address import address_of
@@ -28,14 +26,10 @@ class FlakyFront:
     def __init__(self, port: int) -> None:
         self.faults: list[tuple[str, str]] = []
         """What to do with the next inserts: one of the above, and a text."""
-        self.clock_ahead_s = 0.0
         front = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-
-            def date_time_string(self, timestamp=None):
-                return formatdate(time.time() + front.clock_ahead_s, usegmt=True)
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))

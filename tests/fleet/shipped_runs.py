@@ -153,16 +153,15 @@ def ship(engine: Any, *places: Path, **how: Any) -> Shipper:
 def make_due(*shippers: Shipper) -> None:
     """Have these shippers look at every run in their next round, although they looked just now."""
     for shipper in shippers:
-        for run in shipper.runs.values():
-            run.next_look = 0.0
+        shipper.watch._last_look = -1e9
         shipper.sender._next_recheck = 0.0
 
 
 def say_labels(connection: Engine, folder: Path, *, deleted: bool) -> None:
     """Label a run by a clock that is a century ahead, or delete it on a page."""
     connection.query(
-        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
-        f"('', {quote(id_of(folder))}, 4000000000000, 'someone', '', {int(deleted)}, '2026-09-21')"
+        "INSERT INTO labels (run_id, version, by, labels, deleted, created) VALUES "
+        f"({quote(id_of(folder))}, 4000000000000, 'someone', '', {int(deleted)}, '2026-09-21')"
     )
 
 

@@ -49,7 +49,7 @@ def test_a_run_is_sent_by_the_shipper_of_its_host_and_left_alone_by_the_others(
     look_now(other)
 
     assert other.files == []
-    assert (other.totals.lines, other.behind) == (0, 0)
+    assert (other.totals.lines, other.sender.behind) == (0, 0)
     assert claimed_by(ask, folder) == "host-a"
     look_now(own)
     assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]

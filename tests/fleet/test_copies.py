@@ -89,7 +89,7 @@ def test_two_live_copies_of_a_run_do_not_take_turns_for_ever(
     winner = one if kept == str(one) else other
     assert newest_bytes(ask, id_of(one)) == record_bytes(winner)["metrics.jsonl"]
     assert engine_points(ask, id_of(one), gen=gen) == file_points(winner / "metrics.jsonl")
-    assert [each.behind for each in shippers] == [0, 0]
+    assert [each.sender.behind for each in shippers] == [0, 0]
     assert any("is not shipped: node" in line and "a newer file of rank 0" in line for line in said)
 
 
@@ -168,7 +168,7 @@ def test_a_folder_that_only_says_it_is_a_part_is_not_shipped(engine, ask, logs, 
     ship(engine, logs, say=said.append)
 
     assert said == [f"{part} is not shipped: it is not a part of the run whose id it has"]
-    ranks = ask.rows(f"SELECT rank, max(lines) FROM commits WHERE run_id = {run(folder)} GROUP BY rank")
+    ranks = ask.rows(f"SELECT rank, uniqExact(at) FROM records WHERE run_id = {run(folder)} GROUP BY rank")
     assert sorted(ranks) == [(0, 4), (8, 4)]
 
 
@@ -192,7 +192,7 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}
 
     assert any("is a copy of" in line for line in said)
-    assert one.behind == 0
+    assert one.sender.behind == 0
     assert sum(lags.values()) == 0
     assert lags.keys() <= {"shipped", "z-copy"}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +32,7 @@ from tests.fleet.shipped_runs import (
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core import outbox
+from toolkit.telemetry.fleet import run_rows
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine, RefusedError, UnreachableError
 from toolkit.telemetry.fleet.shipping import sender as sender_module
@@ -95,15 +98,17 @@ def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_witho
     assert shipper.sender.has_unknown_files
 
 
-def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
+def test_a_clock_that_is_off_is_measured_and_shown(engine, logs, capsys, monkeypatch):
     make_run(logs, "late", 3)
-    front.clock_ahead_s = -3600.0
-    ship(front.address(), logs, node="an hour ahead")
+    with monkeypatch.context() as patched:
+        ahead = SimpleNamespace(time=lambda: time.time() + 3600.0, monotonic=time.monotonic)
+        patched.setattr(run_rows, "time", ahead)
+        ship(engine, logs, node="an hour ahead")
 
-    main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{front.port}/telemetry"])
+    main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{engine.port}/telemetry"])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("an hour ahead: "))
-    # Each second that a statement takes on a busy machine counts as an offset.
-    assert 3590 < int(line.split("its clock is +")[1].split(" s off")[0]) < 3900, line
+    # Each second that the engine takes to begin with it on a busy machine is lost.
+    assert 3300 < int(line.split("its clock is +")[1].split(" s off")[0]) <= 3600, line
 
 
 def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
@@ -145,7 +150,7 @@ def test_a_password_that_was_changed_is_read_again(tmp_path):
             connection.query("SELECT 1")
 
         secret.unlink()
-        with pytest.raises(RefusedError, match="wrong user name or password; the password file .* cannot be"):
+        with pytest.raises(RefusedError, match="^the password file .* cannot be read"):
             connection.query("SELECT 1")
 
         secret.write_text(PASSWORD)

@@ -236,8 +236,7 @@ def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     key = id_of(write_rich_run(logs))
     ship(engine, logs)
     settings = DashboardSettings(engines=(EngineSettings(url=str(engine.address())),))
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(DashboardSettings, "in_use", settings)
     session._store.clear()
     try:
         tab = open_page("runs", key, runs=key)

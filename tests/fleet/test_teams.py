@@ -3,7 +3,6 @@
 import pytest
 
 from dashboard import launcher
-from dashboard.settings import DashboardSettings
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, ship
 from tests.fleet.test_store import PATIENCE_S
@@ -177,7 +176,6 @@ def test_each_store_has_its_own_options_in_the_same_order(capsys, tmp_path, monk
         for one in chosen.settings.engines
     ]
     assert shown == [("vision", "ry_vision", "/a", "/ca", None), ("robots", "?secure=1", "/b", "/ca", None)]
-    assert DashboardSettings.from_environment(chosen.settings.to_environment()) == chosen.settings
 
     assert "there are 2 stores and 1 of it" in refusal(capsys, *two, "--password-file", "/a")
     assert "in the order of --store" in refusal(capsys, *two, *["--ca", "/ca"] * 3)

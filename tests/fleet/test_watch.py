@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 from tests.fleet.shipped_runs import (
     append,
@@ -18,6 +19,8 @@ from tests.fleet.shipped_runs import (
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.engine import quote
+from toolkit.telemetry.fleet.shipping import watch as watch_module
+from toolkit.telemetry.fleet.shipping.watch import Node, Watch
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 
@@ -85,6 +88,23 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
     append(folders[1], [3])
     look_again(shipper)
     assert newest_bytes(ask, id_of(folders[1])) == record_bytes(folders[1])["metrics.jsonl"]
+
+
+def test_within_a_minute_every_run_is_looked_at_a_few_in_each_round(logs, monkeypatch):
+    folders = {make_run(logs, f"ended{number}", 1) for number in range(100)}
+    clock, looks = [1000.0], []
+    ours = SimpleNamespace(monotonic=lambda: clock[0], time=time.time, time_ns=time.time_ns)
+    monkeypatch.setattr(watch_module, "time", ours)
+    watch = Watch([logs], Node(name="n", say=print, objects=None, delivers_requests=False))
+    watch.look()
+    watch.active.clear()
+    monkeypatch.setattr(watch, "_look_at", lambda folder, *_: looks.append((clock[0], folder)))
+    while clock[0] < 1058.0:
+        clock[0] += 2.0
+        watch.look()
+
+    assert {folder for _, folder in looks} == folders
+    assert max(Counter(when for when, _ in looks).values()) <= 5
 
 
 def count_calls(monkeypatch) -> Counter:

@@ -62,7 +62,6 @@ from toolkit.telemetry.runfolder.reader import (
 from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES, Record
 from toolkit.telemetry.runfolder.table.columns import ALL, SHORT, Columns
 from toolkit.telemetry.runfolder.table.csv_table import build_table
-from toolkit.telemetry.runs.columns import line_parser
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
 from toolkit.telemetry.runs.columns.run_log import RunLog
@@ -449,7 +448,7 @@ def _is_allowed(name: str, value: Any) -> bool:
     tokens=_JSON + _RECORD,
 )
 def fuzz_dashboard_log(data: bytes) -> None:
-    """The columns of a log are the same whether it is read as it grows, at once, line by line or many lines at once."""
+    """The columns of a log are the same whether it is read as it grows or at once."""
     path = _scratch() / METRICS_JSONL
     grown = RunLog(path, None)
     for _ in _growing(path, data):
@@ -458,10 +457,6 @@ def fuzz_dashboard_log(data: bytes) -> None:
     one_by_one.refresh(_WAIT_S)
     seen = columns_of(one_by_one)
     assert columns_of(grown) == seen
-    with _few_lines(2):
-        at_once = RunLog(path, None)
-        at_once.refresh(_WAIT_S)
-        assert columns_of(at_once) == seen
     known = sum(1 for line in data.split(b"\n")[:-1] if line)
     health = one_by_one.health()
     assert health.records + health.bad_count == known
@@ -875,16 +870,6 @@ def _step(seq: int) -> Record:
         "global_step": seq,
         "train_loss": 1.0 / (seq + 1),
     }
-
-
-@contextlib.contextmanager
-def _few_lines(count: int) -> Iterator[None]:
-    before = line_parser._FEW_LINES
-    line_parser._FEW_LINES = count  # type: ignore[misc]  # so that a short input takes the way of long ones
-    try:
-        yield
-    finally:
-        line_parser._FEW_LINES = before  # type: ignore[misc]
 
 
 def columns_of(log: RunLog) -> str:

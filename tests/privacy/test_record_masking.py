@@ -72,7 +72,9 @@ def failure_of_telemetrys_own(log):
 
 
 WAYS = {
-    "start": lambda log: log.log_start(config={"x": TOKEN}, note=TOKEN),
+    "start": lambda log: log.log_start(
+        config={"x": TOKEN}, lora={"a": TOKEN}, model={"url": TOKEN}, training={"args": [TOKEN]}, note=TOKEN
+    ),
     "event": lambda log: log.log_event("login", note=TOKEN, answer={"headers": [TOKEN]}),
     "name of an event": lambda log: log.log_event(TOKEN, x=1),
     "name of a field": lambda log: log.log_event("login", **{TOKEN: 1}),

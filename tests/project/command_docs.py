@@ -30,7 +30,6 @@ _REST: Final = """
 
 `show`, `time` and `compare` list and do not judge; `doctor` judges a run.
 `show --completions` exits with 1 if no completion matches, as `grep` does.
-`train` exits with 143 after SIGTERM, as `run.py` does.
 An earlier name of a command prints the new one and exits with 2.
 
 ## Output

@@ -38,7 +38,7 @@ def run(arguments, folder, imports=()):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
     )
 
 
@@ -209,6 +209,7 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
         ("detectors", 1, OUT_OF_MEMORY, ""),
         ("spans", 0, NOT_A_NUMBER, ""),
         ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
+        ("errors", 0, None, "telemetry show logs/flaky --errors"),
     ],
 )
 def test_a_page_shows_what_its_command_prints(page, number, script, command, tmp_path):
@@ -261,6 +262,13 @@ def test_the_json_of_the_documents_is_strict(document):
         texts = [block.text] if block.text.startswith("{\n") else block.text.splitlines()
         for text in texts:
             json.loads(text, parse_constant=pytest.fail)
+
+
+def test_the_options_of_completions_that_are_shown_are_those_without_a_block():
+    [block] = blocks(ROOT / "docs" / "completions.md", "yaml")
+    shown = options_from_config(yaml.safe_load(block.text)).completion_options
+
+    assert shown == options_from_config({"telemetry": {"enabled": True}}).completion_options
 
 
 @pytest.fixture(scope="module")

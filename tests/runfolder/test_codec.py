@@ -4,14 +4,11 @@ import json
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import nested
 from toolkit.telemetry.runfolder.codec import (
     RecordError,
     decode,
-    decode_many,
     encode,
     with_non_finite,
 )
@@ -252,25 +249,3 @@ def test_a_line_at_the_limits_is_taken():
     line = b'{"a":' + b"[" * 31 + b"]" * 31 + b"," + b",".join(b'"%d":1' % i for i in range(4095)) + b"}"
 
     assert len(decode(line)) == 4096
-
-
-_LINES = [
-    b'{"a":1}',
-    b'{"a":"}',
-    b'{"}',
-    b'{"a":1},{"b":2}',
-    b'{"a":{}}',
-    b'{"a":[1]}',
-    b'{"a":NaN}',
-    b"{}",
-    b"1",
-]
-
-
-@given(st.lists(st.sampled_from(_LINES), min_size=1, max_size=6))
-def test_lines_that_are_decoded_at_once_give_what_each_gives(lines):
-    found = decode_many(lines)
-
-    if found is not None:
-        assert found == [decode(line) for line in lines]
-    assert decode_many([b'{"x":1.5,"ok":true}'] * 5) == [{"x": 1.5, "ok": True}] * 5

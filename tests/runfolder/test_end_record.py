@@ -90,13 +90,6 @@ def test_every_reader_and_repair_believe_it(run, capsys):
     assert settle_manifest(run) is None, "it says so already"
 
 
-def test_a_run_that_is_resumed_keeps_how_it_ended_before(run):
-    with TelemetryLogger("run", log_dir=run.parent, resume=True, system=False) as log:
-        log.log_step(21, train_loss=1.0)
-
-    assert [session.status for session in read_manifest(run).sessions] == ["stopped", "finished"]
-
-
 def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
     append(run, b'{"event":"step","seq":900,"session":1,"time":1.0,"global_step":1}')
     runs = LocalStore([run.parent], cache_dir=None)

@@ -134,9 +134,3 @@ def test_of_a_very_long_file_the_start_and_the_end_are_read_and_the_best_is_unkn
 )
 def test_an_invalid_mapping_has_no_evaluations_that_hurt(value):
     assert all(math.isnan(item.last) and item.best is None for item in evaluations_from(value).values())
-
-
-def test_evaluations_survive_the_trip_through_json():
-    item = Evaluation(last=0.5, last_step=7, best=0.25, best_step=3, direction="min")
-
-    assert evaluations_from({"val_loss": item.as_json()}) == {"val_loss": item}

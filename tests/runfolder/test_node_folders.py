@@ -5,10 +5,9 @@ import os
 
 import pytest
 
-from tests.two_nodes import RUN_ID, bring_together, write_two_nodes
+from tests.two_nodes import bring_together, write_two_nodes
 from toolkit.telemetry.runfolder.layout import is_safe_name
-from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.node_folders import describe_part, part_in, part_name, parts_of, record_files
+from toolkit.telemetry.runfolder.node_folders import part_name, parts_of, record_files
 
 
 @pytest.mark.parametrize(
@@ -35,19 +34,6 @@ def test_long_names_of_nodes_stay_different_and_safe():
 @pytest.fixture
 def two_nodes(monkeypatch, tmp_path):
     return write_two_nodes(monkeypatch, tmp_path / "a", tmp_path / "b")
-
-
-def test_a_part_says_what_it_is(two_nodes):
-    whole, part = two_nodes
-
-    assert part.name == "run@B"
-    manifest = part_in(part)
-    assert manifest is not None
-    assert (manifest.run_id, manifest.part_of, manifest.node) == (RUN_ID, "A", "B")
-    assert describe_part(part, manifest) == "part of run on node A: 2 ranks, 2 to 3"
-    assert read_manifest(whole).run_id == RUN_ID
-    assert part_in(whole) is None
-    assert "part_of" not in json.loads((whole / "run.json").read_text())
 
 
 def test_the_parts_are_found_from_within_the_folder_and_after_it_was_renamed(two_nodes, monkeypatch):

@@ -46,7 +46,7 @@ def records_of(log, event=None, *, of_any_type=False):
 
 def describe_at_once(monkeypatch, found):
     """Have `found` be all that loggers find of the machine, and known when they start: no record of it comes late."""
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: dict(found))
+    monkeypatch.setattr(environment, "describe_environment", lambda guard, into: into.update(found))
     monkeypatch.setattr(start_look.Look, "start", lambda look: look._job.take_turn())
     monkeypatch.setattr(start_look, "settings", dict)
 

@@ -89,8 +89,7 @@ def test_secrets_in_ids_are_masked_and_the_ids_stay_different(log):
     assert plain == "b.png"
 
 
-def test_a_full_file_keeps_fingerprints_and_then_nothing_and_says_so(log, monkeypatch):
-    monkeypatch.setattr(batch_writer, "IDS_UPTO", 10)
+def test_a_full_file_gets_nothing_more_and_says_so_once(log, monkeypatch):
     monkeypatch.setattr(batch_writer, "MOST_BYTES", 30)
     for step in range(1, 5):
         log.batch([step, 2, 3, 4, 5], step=step)
@@ -99,12 +98,8 @@ def test_a_full_file_keeps_fingerprints_and_then_nothing_and_says_so(log, monkey
     found = read_batches(log.run_folder)
     said = [record["reason"] for record in _records(log, "batches_dropped")]
 
-    assert [found.ids(at) is not None for at in range(len(found))] == [True, False]
-    assert found.fingerprint[1] == row_of([2, 2, 3, 4, 5]).without_ids().fingerprint
-    assert [reason.partition(": ")[2] for reason in said] == [
-        "only fingerprints are kept from here on",
-        "nothing more is kept",
-    ]
+    assert list(found.step) == [1, 2]
+    assert [reason.partition(": ")[2] for reason in said] == ["nothing more is kept"]
 
 
 def test_a_disk_that_takes_nothing_costs_batches_that_are_counted(log, monkeypatch):

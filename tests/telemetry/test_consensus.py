@@ -38,6 +38,17 @@ def poll_all(ranks):
         rank.poll()
 
 
+def proposed(size, *, polled=True, **options):
+    """Return ranks that have made two steps, and whose first one proposes a stop; all know of it if they are polled."""
+    ranks = make_ranks(size, **options)
+    for step in range(2):
+        step_all(ranks, step)
+    ranks[0].propose("stop", sec_per_step=1.0)
+    if polled:
+        poll_all(ranks)
+    return ranks
+
+
 # ---------------------------------------------------------------- the plain course of things
 
 
@@ -52,11 +63,7 @@ def test_the_proposal_lies_about_four_seconds_ahead():
 
 
 def test_a_rank_that_does_not_answer_keeps_all_from_taking_it():
-    ranks = make_ranks(3)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    taken = []
+    ranks, taken = proposed(3, polled=False), []
     for step in range(2, 1000):
         ranks[0].poll()
         ranks[1].poll()
@@ -87,10 +94,7 @@ def test_ranks_that_log_different_steps_take_nothing(other_steps):
 
 def test_a_rank_that_is_first_waits_a_bounded_time_and_then_calls_it_off_for_all():
     clock = ManualClock()
-    ranks = make_ranks(3, clock=clock, wait_s=5.0)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
+    ranks = proposed(3, polled=False, clock=clock, wait_s=5.0)
     ranks[0].poll()
     ranks[1].poll()  # acknowledges; rank 2 does not
     started = clock.monotonic()
@@ -107,11 +111,7 @@ def test_a_rank_that_is_first_waits_a_bounded_time_and_then_calls_it_off_for_all
 
 def test_the_end_of_a_rank_calls_off_what_is_undecided():
     for ended in (0, 1):
-        ranks = make_ranks(2)
-        for step in range(2):
-            step_all(ranks, step)
-        ranks[0].propose("stop", sec_per_step=1.0)
-        poll_all(ranks)
+        ranks = proposed(2)
         ranks[ended].close()
         ranks[ended].close()
         rest = ranks[1 - ended]
@@ -121,11 +121,7 @@ def test_the_end_of_a_rank_calls_off_what_is_undecided():
 
 def test_rank_0_stays_until_its_commit_was_read():
     clock = ManualClock()
-    ranks = make_ranks(2, clock=clock)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    poll_all(ranks)
+    ranks = proposed(2, clock=clock)
     assert [ranks[0].due(step) for step in range(2, 7)][-1] == ("stop",)
     pauses = []
 
@@ -143,11 +139,7 @@ def test_rank_0_stays_until_its_commit_was_read():
 
 def test_rank_0_does_not_stay_for_ever():
     clock = ManualClock()
-    ranks = make_ranks(2, clock=clock)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    poll_all(ranks)
+    ranks = proposed(2, clock=clock)
     for step in range(2, 7):
         ranks[0].due(step)
     started = clock.monotonic()
@@ -165,11 +157,7 @@ def test_a_store_that_is_gone_does_not_reach_the_loop():
             return fail
 
     guard = Guard()
-    ranks = make_ranks(2, guard=guard)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    poll_all(ranks)
+    ranks = proposed(2, guard=guard)
     for rank in ranks:
         rank._store = Gone()
     taken = [step_all(ranks, step) for step in range(2, 10)]

@@ -15,7 +15,6 @@ from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.control import control_file
 from toolkit.telemetry.logger.control.poller import ControlPoller
-from toolkit.telemetry.logger.control.requests import Request
 from toolkit.telemetry.runfolder.control import ControlRequest, peek, write_request
 
 
@@ -104,19 +103,6 @@ def test_an_unchanged_file_is_not_even_opened(run, monkeypatch):
     run.go()
 
 
-def test_the_same_request_in_a_new_file_is_not_applied_again(run):
-    run.ask(log_every=100)
-    content = (run.folder / "control.json").read_bytes()
-    run.go()
-    run.go(60)
-    (run.folder / "control.json").unlink()
-    run.go()
-    run.put(content)
-    run.go()
-
-    assert run.answer()["status"] == "applied"
-
-
 def test_two_changes_are_30_s_apart_and_of_several_the_last_one_counts(run):
     run.ask(log_every=100)
     run.go()
@@ -186,17 +172,6 @@ def test_a_plain_file_may_be_put_there_again_after_something_else_was_asked(run)
 
     assert [answer["new"] for answer in run.answers] == [100, 50, 100]
     assert len({answer["id"] for answer in run.answers}) == 3
-
-
-def test_a_request_from_before_this_session_is_expired_and_says_so_once(tmp_path):
-    run = Run(tmp_path)
-    run.put({"id": "a", "log_every": 100, "timestamp": run.clock.wall() - 1})
-    run.go()
-    run.go()
-
-    assert run.answer()["status"] == "expired"
-    assert run.answer()["new"] == 10
-    assert run.poller.log_every == 10
 
 
 def test_a_file_refused_by_an_earlier_session_is_passed_over(tmp_path):
@@ -274,23 +249,6 @@ def test_an_action_that_was_not_declared_is_refused_with_what_is(run):
     assert "no action sample; declared: save" in run.answer()["reason"]
     assert run.poller.log_every == 10
     assert run.poller.take_requests() == []
-
-
-def test_an_action_is_applied_when_it_was_taken(run):
-    run.poller.declare_action("save")
-    request_id = run.ask(actions=["save"])
-    run.go()
-
-    assert run.answers == []
-    assert run.poller.take_requests() == [Request("save", None, request_id)]
-    assert run.poller.take_requests() == []
-    assert run.answer() == {
-        "id": request_id,
-        "status": "applied",
-        "source": "control.json",
-        "actions": ["save"],
-        "global_step": 1,
-    }
 
 
 def test_a_callback_that_raises_is_a_refusal_and_does_not_reach_the_loop(tmp_path):

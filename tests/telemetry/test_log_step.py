@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.records.folded_metrics import COLUMNS, WELL_KNOWN
-
-
-def test_the_parameters_are_the_well_known_fields_in_their_order():
-    names = list(inspect.signature(TelemetryLogger.log_step).parameters)
-
-    assert names == ["self", "global_step", *WELL_KNOWN, "nan_inf_detected", "scalars"]
 
 
 @pytest.mark.parametrize("others", [{}, {"mine": 7.5}])

@@ -14,7 +14,7 @@ import torch
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions
+from toolkit.telemetry import OptionsError, TelemetryLogger, TelemetryOptions
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger import logger as logger_module
 from toolkit.telemetry.logger.machine.checkpoint_files import look_at
@@ -65,15 +65,6 @@ def keep_house(log):
 # ---------------------------------------------------------------- making one
 
 
-def test_it_starts_with_two_lines(make, capsys):
-    log = make("grey jacket", csv=True)
-
-    assert capsys.readouterr().out == (
-        "[telemetry] run_name=grey jacket folder=grey-jacket\n"
-        f"[telemetry] Logging to {log.run_folder}/metrics.jsonl (and metrics.csv)\n"
-    )
-
-
 def test_the_second_line_names_what_is_written(make, capsys):
     make(csv=False)
 
@@ -105,17 +96,6 @@ def test_wrong_options_raise_at_once_and_leave_nothing_behind(tmp_path):
         TelemetryLogger("r", log_dir=tmp_path / "logs", log_every=0)
 
     assert not (tmp_path / "logs").exists()
-
-
-def test_two_runs_of_one_name_get_a_folder_each(make):
-    assert [make().run_folder.name for _ in range(3)] == ["r", "r-2", "r-3"]
-
-
-def test_a_run_is_known_by_its_folder_and_its_id(make):
-    log = make()
-
-    assert log.run_folder.is_dir()
-    assert read_manifest(log.run_folder).run_id == log.run_id
 
 
 # ---------------------------------------------------------------- what is logged
@@ -262,16 +242,6 @@ def test_records_are_numbered_without_a_gap_and_stamped_when_the_caller_called(m
         float(n) for n in range(20)
     ]
     assert (found[-2]["time"], found[-2]["elapsed"]) == (5.0, 20.0)
-
-
-def test_sinks_are_given_every_record(make):
-    sink = MemorySink()
-    log = make(log_every=1, sinks=[sink])
-    log.log_step(1, train_loss=0.5)
-    log.close()
-
-    assert [record["event"] for record in sink.records] == ["start", "step", "end"]
-    assert sink.closed
 
 
 # ---------------------------------------------------------------- steering
@@ -513,19 +483,6 @@ def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
     assert caplog.text.count("log_step failed") == 1
     assert (error["source"], error["doing"], error["type"]) == ("telemetry", "log_step", "RuntimeError")
     assert last(log, "step")["train_loss"] == 0.25
-
-
-def test_a_loop_continues_after_it_caught_an_exception(make):
-    log = make(log_every=1)
-    for step in range(4):
-        try:
-            if step == 2:
-                raise ValueError("a bad batch")
-            log.log_step(step, train_loss=0.5)
-        except ValueError:
-            log.log_event("skipped", global_step=step)
-
-    assert [record["global_step"] for record in records_of(log) if "global_step" in record] == [0, 1, 2, 3]
 
 
 # ---------------------------------------------------------------- the training is not changed

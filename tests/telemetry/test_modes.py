@@ -16,15 +16,6 @@ SENDS = {
 }
 
 
-def test_disabled_is_what_enabled_false_is(tmp_path):
-    log = TelemetryLogger("run", log_dir=tmp_path, mode="disabled")
-    log.log_step(0, train_loss=1.0)
-    log.close()
-
-    assert not log.is_live
-    assert not list(tmp_path.iterdir())
-
-
 def test_local_sends_what_is_configured():
     options = TelemetryOptions(**SENDS, wandb=True)
 

@@ -60,7 +60,7 @@ def test_a_whole_block_is_taken_over():
         one_logger_file: spans.jsonl
         otlp: http://localhost:4318/v1/traces
         otlp_metrics: http://localhost:4318/v1/metrics
-        errors: {excepthook: true, output_lines: 5}
+        errors: {hang: false, output_lines: 5}
         output: false
         messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
         completions: {interval: 10, buffer: 64}

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from tests.evil_values import EndlessList, EndlessMapping
-from tests.lengths import in_make_faults
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars
 from toolkit.telemetry.logger.records.plain_values import PlainValues
@@ -179,47 +178,7 @@ def test_a_tensor_that_is_no_number_is_noted_with_its_shape():
     assert note(np.ma.masked) == "MaskedConstant: masked"
 
 
-class Replicate:
-    pass
-
-
-class Shard:
-    pass
-
-
-class DistributedLike(torch.Tensor):
-    """As far as we look at it, a tensor spread over ranks."""
-
-    asked = 0
-
-    def to_local(self):
-        return torch.tensor(0.5)
-
-    def full_tensor(self):
-        DistributedLike.asked += 1
-        raise AssertionError("this would wait for the other ranks")
-
-    def item(self):
-        return self.full_tensor()
-
-
-def distributed(*placements):
-    tensor = torch.Tensor._make_subclass(DistributedLike, torch.tensor(7.0))
-    tensor.placements = placements
-    return tensor
-
-
-def test_a_tensor_that_every_rank_has_whole_is_read_here():
-    assert one(distributed(Replicate(), Replicate())) == 0.5
-
-
-def test_a_tensor_that_other_ranks_have_parts_of_is_refused_without_asking_them():
-    assert "full_tensor()" in note(distributed(Replicate(), Shard()))
-    assert DistributedLike.asked == 0
-
-
-@in_make_faults
-def test_a_real_tensor_that_is_spread_over_ranks_is_met_with_the_same_care(tmp_path):
+def test_a_tensor_of_several_ranks_is_read_where_each_has_it_whole_and_else_refused(tmp_path):
     distributed_tensor = pytest.importorskip("torch.distributed.tensor")
     import torch.distributed as dist
 
@@ -244,12 +203,6 @@ def test_what_a_record_cannot_hold_is_named_by_its_type(value):
 
 
 # ---------------------------------------------------------------- names
-
-
-def test_nested_mappings_are_flattened(values):
-    plain, _ = values.fields({"loss": {"a": 1, "b": {"c": torch.tensor(2.0)}}, "z": 3})
-
-    assert plain == {"loss/a": 1, "loss/b/c": 2.0, "z": 3}
 
 
 def test_any_mapping_is_flattened():

@@ -209,7 +209,6 @@ def test_short_spans_are_added_up_on_the_step_records(make, clock):
     assert last["time/forward"] == pytest.approx(10 * 0.5)
     assert last["time/training_iteration"] == pytest.approx(10 * 0.75)
     assert last["time/data_loading"] == pytest.approx(10 * 0.1)
-    assert internals(log).span_seconds("forward") == pytest.approx(10.0)
 
 
 def test_the_ledger_gives_each_second_to_the_innermost_part(make, clock):
@@ -406,7 +405,8 @@ def test_a_short_span_can_be_asked_whatever_a_long_one_can(make, clock):
         assert (span.start, span.duration) == (None, None)
         span.event("before it begins")
         span.stop()
-        assert internals(log).span_seconds(name) == 0.0, "what never began is not counted"
+        counted = log._run.spans.times.by_name.get(name)
+        assert counted is None or counted.count == 0, "what never began is not counted"
         with span:
             assert span.start == pytest.approx(clock.wall())
             assert span.duration is None

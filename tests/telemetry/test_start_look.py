@@ -146,9 +146,7 @@ def test_no_call_waits_for_a_look_at_the_machine(tmp_path, monkeypatch):
         return join(job, timeout_s)
 
     monkeypatch.setattr(start_look, "_describe", lambda *_: ends.wait(PATIENCE_S) and {"path": "data"})
-    monkeypatch.setattr(
-        environment, "describe_environment", lambda guard: ends.wait(PATIENCE_S) and {"host": "here"}
-    )
+    monkeypatch.setattr(environment, "_PARTS", {"host": lambda: ends.wait(PATIENCE_S) and "here"})
     with make_logger(tmp_path, log_every=1, config={"data_dir": "data"}) as log:
         monkeypatch.setattr(Job, "join", count)
         # To start a thread is to wait for it.
@@ -172,7 +170,7 @@ def test_a_disk_that_does_not_answer_does_not_hold_back_what_else_is_known(tmp_p
     ends = threading.Event()
     monkeypatch.setattr(start_look, "_LATEST_S", 0.0)
     monkeypatch.setattr(start_look, "_describe", lambda *_: ends.wait(PATIENCE_S))
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: {"host": "here"})
+    monkeypatch.setattr(environment, "_PARTS", {"host": lambda: "here"})
     with make_logger(tmp_path, config={"data_dir": "data"}) as log:
         log.log_step(0, train_loss=0.5)
         wait_until(lambda: records_of(log, "environment"))

@@ -17,8 +17,6 @@ from toolkit.telemetry.logger.machine.start_look import look_at_machine
 from toolkit.telemetry.logger.options import find_process
 from toolkit.telemetry.logger.session.start_record import samples_per_step, start_fields
 
-TOKEN = "hf_" + "a1B2" * 9
-
 CONFIG = yaml.safe_load(
     """
     job: extension
@@ -165,25 +163,6 @@ def test_what_is_no_mapping_is_kept_for_what_it_is_worth(odd, shown):
     assert (found["config"], found["lora"], found["model"], found["training"]) == (shown, shown, shown, shown)
 
 
-def test_no_secret_gets_through_by_any_argument(monkeypatch):
-    monkeypatch.setenv("MY_API_KEY", "a-very-secret-value")
-    config = {
-        "config": {
-            "process": [{"hf_token": "x" * 20, "model": {"name_or_path": f"https://me:{TOKEN}@hub/m"}}]
-        }
-    }
-    found = fields(
-        config=config,
-        lora={"hub_token": TOKEN, "note": "uses a-very-secret-value"},
-        model={"url": f"https://me:{TOKEN}@host/m"},
-        training={"wandb_api_key": "0" * 40, "args": ["--password", "hunter2"], TOKEN: 1},
-    )
-
-    for secret in (TOKEN, "x" * 20, "a-very-secret-value", "0" * 40, "hunter2"):
-        assert secret not in repr(found)
-    assert "hub/m" in found["model_name_or_path"]
-
-
 @pytest.mark.parametrize(
     ("given", "samples"),
     [
@@ -210,11 +189,7 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
 def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
     may_answer = threading.Event()
 
-    def slowly(guard):
-        may_answer.wait(100)
-        return {"host": "here", "command": ["train.py"]}
-
-    monkeypatch.setattr(environment, "describe_environment", slowly)
+    monkeypatch.setattr(environment, "_PARTS", {"host": lambda: may_answer.wait(100) and "here"})
     with make_logger(tmp_path) as log:
         log.log_step(0, train_loss=1.0)
         may_answer.set()
@@ -224,7 +199,7 @@ def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_rec
 
 
 def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
-    def fail(guard):
+    def fail(guard, found):
         raise RuntimeError("no")
 
     monkeypatch.setattr(environment, "describe_environment", fail)

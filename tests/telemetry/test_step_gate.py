@@ -69,15 +69,6 @@ def test_noise_without_a_trend_is_hardly_ever_taken_for_a_jump(kind, allowed_in_
     assert found * 10_000 / count <= allowed_in_ten_thousand
 
 
-@pytest.mark.parametrize("log_every", [1, 10])
-@pytest.mark.parametrize("kind", ["gaussian", "uniform", "falling", "lognormal 0.5"])
-def test_a_jump_is_seen_at_its_first_step(kind, log_every):
-    series = noise(kind, 1000, seed=1)
-    series[777] = 50.0
-
-    assert 777 in alarms(series, log_every)
-
-
 def test_a_loss_that_stays_up_becomes_the_new_usual_after_a_while():
     series = [*noise("gaussian", 500, 1), *(loss + 10 for loss in noise("gaussian", 2000, 2))]
     found = alarms(series)

@@ -11,7 +11,7 @@ import torch
 
 from tests.fork_server import run_python
 from tests.records import read_records
-from tests.telemetry.logged import make_logger, records_of
+from tests.telemetry.logged import make_logger
 from tests.waiting import PATIENCE_S, wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.guard import MisuseError
@@ -109,7 +109,9 @@ def test_a_mistake_is_said_once_counted_and_recorded_and_what_it_means_is_kept(t
     assert len(said) == 1, caplog.text
     assert "Traceback" not in caplog.text
     assert log.guard.total >= 2
-    assert [sentence in found.message for found in diagnose(log.run_folder).findings] == [True]
+    # A machine that pauses is found as well.
+    findings = [found for found in diagnose(log.run_folder).findings if found.kind == "wrong_call"]
+    assert [sentence in found.message for found in findings] == [True]
     assert event is None or [record for record in written if record["event"] == event]
     assert read_records(log.run_folder, "end")[0]["telemetry_errors"] == log.guard.total
 
@@ -146,16 +148,6 @@ def test_write_step_takes_what_log_step_takes(tmp_path):
     (step,) = read_records(log.run_folder, "step")
 
     assert [step[name] for name in ("global_step", "train_loss", "lr", "loss")] == [1, 0.5, 1e-4, 0.25]
-
-
-def test_steps_by_name_are_folded_like_others(tmp_path):
-    with make_logger(tmp_path, log_every=10) as log:
-        for number in range(21):
-            log.log_step(step=number, train_loss=0.5)
-        found = records_of(log, "step")
-
-    assert [record["global_step"] for record in found] == [0, 10, 20]
-    assert found[1]["steps_folded"] == 9
 
 
 def test_a_second_training_of_a_run_may_begin_again_after_its_start_record(tmp_path):
@@ -268,7 +260,7 @@ def test_a_cell_that_is_executed_twice_ends_its_first_run_as_replaced(tmp_path):
         input=start + CELL + other + CELL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
     )
     ends = {folder.name: read_records(folder, "end")[0] for folder in tmp_path.iterdir()}
 

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from tests.telemetry.logged import describe_at_once, make_logger
-from toolkit.telemetry.core.clock import ManualClock, WallTimes
 from toolkit.telemetry.timing.history import read_run_time
 
 HOUR = 3600.0
@@ -81,19 +80,6 @@ def test_a_span_that_is_dated_right_after_the_clock_was_set_is_where_it_was(log,
     assert found == {"training": 90.0, "validation": 1.0, "startup": 2.0}
 
 
-def test_a_span_that_is_dated_to_before_the_clock_was_set_is_as_long_as_it_was(log, clock):
-    log.log_start()
-    began = clock.wall()
-    clock.advance(4.0)
-    log._run.spans.tend()
-    clock.set_wall(clock.wall() + 20 * HOUR)
-    clock.advance(4.0)
-    span = log.start_span("model_init", start_time=began)
-    span.stop(stop_time=clock.wall())
-
-    assert span.duration == pytest.approx(8.0)
-
-
 @pytest.mark.parametrize("spans", [{}, "all", {"around": 0}])
 @pytest.mark.parametrize("live_data", [True, False])
 def test_iterations_recorded_at_their_end_count_once(tmp_path, clock, spans, live_data):
@@ -138,18 +124,3 @@ def test_data_loaded_by_another_thread_is_not_a_wait_and_is_noted(log, clock):
 
     assert found == {"training": 50.0, "unaccounted": 50.0}
     assert [note for note in ledger.notes if note.startswith("Data was loaded for 50 s on threads other")]
-
-
-# ---------------------------------------------------------------- wall times on the monotonic clock
-
-
-def test_a_clock_that_is_set_all_the_time_takes_no_memory():
-    clock = ManualClock()
-    walls = WallTimes(clock)
-    for number in range(1_000):
-        clock.set_wall(1e9 + 1e6 * number)
-        clock.advance(1.0)
-        walls.look()
-
-    assert len(walls._since) <= 64
-    assert walls.monotonic_of(clock.wall()) == pytest.approx(clock.monotonic())

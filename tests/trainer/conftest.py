@@ -9,8 +9,8 @@ import torch
 import yaml
 
 from tests.records import read_records
-from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.trainer import loop
+from toolkit.telemetry.trainer.command import main
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
@@ -57,7 +57,7 @@ def train(tmp_path, monkeypatch, write):
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
-    yield lambda *flags: main(["train", str(write()), *flags])
+    yield lambda *flags: main([str(write()), *flags])
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.trainer.conftest import EXAMPLE
-from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.importers.training_yaml import read_training_yaml
+from toolkit.telemetry.trainer.command import main
 from toolkit.telemetry.trainer.options import parse_job
 
 WRONG_VALUES = [
@@ -53,7 +53,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(
 
     assert train() == 2
     message = capsys.readouterr().err
-    assert message.startswith(f"telemetry train: {tmp_path / 'config.yaml'}: ")
+    assert message.startswith(f"run.py: {tmp_path / 'config.yaml'}: ")
     assert all(part in message for part in said), message
     assert len(message.splitlines()) <= 2
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
@@ -77,14 +77,14 @@ def test_a_file_that_is_no_job_says_what_is_missing(content, said, tmp_path, cap
     path = tmp_path / "job.yaml"
     path.write_text(content)
 
-    assert main(["train", str(path)]) == 2
+    assert main([str(path)]) == 2
     message = capsys.readouterr().err
     assert said in message
     assert len(message.splitlines()) == 1
 
 
 def test_a_file_that_is_missing_is_refused_in_one_line(tmp_path, capsys):
-    assert main(["train", str(tmp_path / "none.yaml")]) == 2
+    assert main([str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: cannot be read: No such file" in capsys.readouterr().err
 
 

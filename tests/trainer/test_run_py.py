@@ -98,10 +98,10 @@ def ask(folder, request):
 def test_without_torch_it_says_how_to_install_it(write):
     hide_torch = (
         "import sys; sys.modules['torch'] = None;"
-        "from toolkit.telemetry.cli.main import main; sys.exit(main())"
+        "from toolkit.telemetry.trainer.command import main; sys.exit(main(sys.argv[1:]))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", hide_torch, "train", str(write())],
+        [sys.executable, "-c", hide_torch, str(write())],
         cwd=ROOT,
         capture_output=True,
         text=True,

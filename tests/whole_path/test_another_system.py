@@ -75,8 +75,8 @@ from tests.lengths import is_long
 
 LocalStore.refresh = _patient(LocalStore.refresh)
 LocalStore.examine = _patient(LocalStore.examine)
-settings = DashboardSettings(log_dirs=(Path(sys.argv[1]),), cache_dir=Path(sys.argv[1]) / "cache")
-os.environ.update(settings.to_environment())
+folder = Path(sys.argv[1])
+DashboardSettings.in_use = DashboardSettings(log_dirs=(folder,), cache_dir=folder / "cache")
 shown = {}
 for page in EVERY_PAGE if is_long() else ("runs", "overview", "metrics", "alerts"):
     tab = open_page(page, *(["run"] if page in OF_A_RUN else []))

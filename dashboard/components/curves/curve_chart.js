@@ -29,7 +29,7 @@ function hideCurves(keys) {
 
 class CurveChart {
   constructor(root) {
-    Object.assign(this, { root, spec: null, curves: [], groups: [], lit: null, afterPaint: [], yWindow: null, showsAll: false, hiddenLabels: new Set(), isVisible: false, isAttached: false, ownWindow: null, smoothAsk: 0, smoothDone: 0, smoothKey: "", drawn: 0, lastFrame: null, version: 0 });
+    Object.assign(this, { root, spec: null, curves: [], groups: [], lit: null, afterPaint: [], yWindow: null, showsAll: false, hiddenLabels: new Set(), isVisible: false, isAttached: false, ownWindow: null, smoothKey: "", drawn: 0, lastFrame: null, version: 0 });
     this.legend = make("div", "telemetry-curves-legend");
     this.box = make("div", "telemetry-curves-box");
     this.canvas = make("canvas");
@@ -43,7 +43,6 @@ class CurveChart {
     const full = make("button");
     // Drawn, because not every font has a sign for it.
     full.append(make("span", "telemetry-curves-full"));
-    full.type = "button";
     full.title = "Full screen";
     full.setAttribute("aria-label", "Full screen");
     full.onclick = () => (document.fullscreenElement ? document.exitFullscreen() : root.requestFullscreen());
@@ -108,7 +107,7 @@ class CurveChart {
     const curveOf = (spec, group = null) => {
       const feed = curveStore.feed(spec.run, spec.metric, spec.rank || 0, axis, this);
       const band = spec.band ? spec.band.map((metric) => curveStore.feed(spec.run, metric, spec.rank || 0, axis, this)) : null;
-      return { spec, label: spec.label, colours: spec.colour, colour: spec.colour[this.theme.isDark ? 1 : 0], dash: spec.dash || "solid", run: spec.run, metric: spec.metric, hidden: false, side: spec.side || "left", feed, band, group, smoothed: null, seen: { parts: [], level: 0, visible: 0 } };
+      return { spec, label: spec.label, colours: spec.colour, colour: spec.colour[this.theme.isDark ? 1 : 0], dash: spec.dash || "solid", run: spec.run, metric: spec.metric, hidden: false, feed, band, group, smoothed: null, seen: { parts: [], level: 0, visible: 0 } };
     };
     const old = new Map(this.curves.map((curve) => [JSON.stringify([curve.label, curve.run, curve.metric, curve.spec.rank, curve.feed.axis]), curve.smoothed]));
     // A baseline of another day would move the run to the edge of the chart.
@@ -328,7 +327,7 @@ class CurveChart {
     // Between two points there is only the line from one to the other.
     if (!(low <= high)) [low, high] = this.extremes(left, [-Infinity, Infinity], isLog);
     const found = { hidden, isExact, isFitted: false, range: [0, 1] };
-    const levels = (spec.levels || []).flatMap((level) => [level.y, level.y_end ?? level.y]), limits = isZoomed ? [] : (spec.limits || []).map(([value]) => value);
+    const levels = (spec.levels || []).map((level) => level.y), limits = isZoomed ? [] : (spec.limits || []).map(([value]) => value);
     const ahead = forecastRange(this, window, isLog);
     const known = (low <= high ? [low, high, ...levels, ...limits, ...ahead] : [...levels, ...limits]).filter((value) => Number.isFinite(value) && (!isLog || value > 0));
     if (this.yWindow) { found.range = this.yWindow; found.isFitted = true; return found; }
@@ -472,7 +471,7 @@ class CurveChart {
       const keep = [...one.x.keys()].filter((at) => Number.isFinite(one.y[at])).sort((p, q) => one.x[p] - one.x[q]);
       lines.set(curve, { x: Float64Array.from(keep, (at) => one.x[at]), y: Float64Array.from(keep, (at) => one.y[at]) });
     });
-    const results = await Promise.all(groups.map((group) => groupCurves({ curves: group.curves.map((curve) => lines.get(curve)).filter((line) => line.x.length), statistic: curveView.statistic || this.spec.statistic || "mean", from, to, cells: GROUP_CELLS })));
+    const results = await Promise.all(groups.map((group) => groupCurves({ curves: group.curves.map((curve) => lines.get(curve)).filter((line) => line.x.length), statistic: curveView.statistic, from, to, cells: GROUP_CELLS })));
     const base = groups.findIndex((group) => group.label === this.spec.base);
     const line = lines.get(members.find((curve) => curve.run === this.spec.base));
     const level = base >= 0 ? [results[base].x, results[base].middle.slice()] : line ? [line.x, line.y] : null;
@@ -628,7 +627,6 @@ class CurveChart {
     const entries = this.groups.length ? this.groups : this.curves, isShown = this.spec.legend && entries.length > 1;
     this.legend.replaceChildren(...(isShown ? entries : []).map((one) => {
       const entry = make("button", "telemetry-curves-entry"), line = make("span", "telemetry-curves-line");
-      entry.type = "button";
       line.style.borderTopColor = one.colour;
       line.style.borderTopStyle = { solid: "solid", dash: "dashed" }[one.dash] || "dotted";
       entry.append(line, make("span", "", one.label));

@@ -113,7 +113,7 @@ function drawCurve(g, curve, frame) {
   const smoothed = frame.isSmooth(curve) ? curve.smoothed : null;
   const dash = dashOf(curve.dash);
   const isLit = chart.lit === curve.run && chart.curves.some((one) => one.run !== curve.run);
-  if (curve.spec.raw !== false || !smoothed) {
+  if (!curve.spec.pale || !smoothed) {
     g.setLineDash(smoothed ? [] : dash);
     // Until its smoothed line has been computed it is half pale, so that it does not flash.
     g.strokeStyle = shade(smoothed ? RAW_ALPHA : chart.isSmooth(curve) ? 2 * RAW_ALPHA : 1);
@@ -315,33 +315,25 @@ function drawMarks(g, frame) {
 
 function drawLevels(g, frame) {
   const { plot } = frame, right = plot.left + plot.width;
-  const line = (x0, y0, x1, y1, tone, width) => {
+  const line = (y, tone, width) => {
     g.strokeStyle = withAlpha(toneColour(tone, frame.theme.isDark), 0.85);
     g.lineWidth = width;
     g.setLineDash([6, 4]);
     g.beginPath();
-    g.moveTo(clampPx(x0), clampPx(y0));
-    g.lineTo(clampPx(x1), clampPx(y1));
+    g.moveTo(plot.left, clampPx(y));
+    g.lineTo(right, clampPx(y));
     g.stroke();
     g.setLineDash([]);
   };
   for (const level of frame.spec.levels || []) {
-    const end = level.y_end ?? level.y, tone = level.tone || "muted", colour = toneColour(tone, frame.theme.isDark);
-    const y0 = frame.y.toPx(level.y), y1 = frame.y.toPx(end);
-    if (!level.between) {
-      line(plot.left, y0, right, y1, tone, 1.5);
-      put(g, cutText(level.text, 40), right - 2, Math.max(plot.top + 10, y1 - 4), "right", colour, frame);
-    } else if (frame.axis === "step") {
-      const [x0, x1] = level.between.map(frame.x.toPx);
-      line(x0, y0, x1, y1, tone, 1.5);
-      const middle = Math.min(Math.max((x0 + x1) / 2, plot.left), right - 60);
-      put(g, cutText(level.text, 40), middle, (y0 + y1) / 2 + 13, "left", colour, frame);
-    }
+    const tone = level.tone || "muted", y = frame.y.toPx(level.y);
+    line(y, tone, 1.5);
+    put(g, cutText(level.text, 40), right - 2, Math.max(plot.top + 10, y - 4), "right", toneColour(tone, frame.theme.isDark), frame);
   }
   for (const [value, text] of frame.spec.limits || []) {
     if (value < frame.y.low || value > frame.y.high) continue;
     const y = frame.y.toPx(value);
-    line(plot.left, y, right, y, "warning", 1);
+    line(y, "warning", 1);
     put(g, cutText(text, 40), right - 2, y - 4 < plot.top + 10 ? y + 12 : y - 4, "right", toneColour("warning", frame.theme.isDark), frame);
   }
 }
@@ -351,10 +343,8 @@ function drawBands(g, frame) {
   const { plot } = frame;
   for (const band of frame.spec.bands || []) {
     const left = Math.max(plot.left, frame.x.toPx(band.start)), right = Math.min(plot.left + plot.width, frame.x.toPx(band.end));
-    const isInside = typeof band.low === "number" && typeof band.high === "number";
-    const top = isInside ? frame.y.toPx(band.high) : plot.top, bottom = isInside ? frame.y.toPx(band.low) : plot.top + plot.height;
     g.fillStyle = withAlpha(toneColour(band.tone || "warning", frame.theme.isDark), 0.12);
-    if (right >= left) g.fillRect(left, top, Math.max(1, right - left), bottom - top);
+    if (right >= left) g.fillRect(left, plot.top, Math.max(1, right - left), plot.height);
   }
 }
 

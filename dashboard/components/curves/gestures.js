@@ -97,7 +97,6 @@ function attachGestures(chart) {
 
   // ---------------- a button while something is left out: it takes no room from what is below
   const whole = make("button", "telemetry-curves-whole", "Whole run");
-  whole.type = "button";
   whole.hidden = true;
   whole.title = "Show all of it again (double-click, or Escape)";
   whole.onclick = () => { chart.setYWindow(null); chart.setWindow(null, true); };

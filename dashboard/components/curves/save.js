@@ -8,29 +8,21 @@ const xmlText = (text) => String(text).replace(NOT_XML, "�").replaceAll("&", "
 class SvgContext {
   constructor(width, height) {
     Object.assign(this, { width, height, parts: [], path: "", clips: 0, stack: [], probe: document.createElement("canvas").getContext("2d") });
-    this.state = { fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, font: "12px sans-serif", textAlign: "left", textBaseline: "alphabetic", lineJoin: "miter", lineCap: "butt", dash: [], matrix: [1, 0, 0, 1, 0, 0], open: 0 };
+    this.state = { fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, font: "12px sans-serif", textAlign: "left", textBaseline: "alphabetic", lineJoin: "miter", lineCap: "butt", dash: [], open: 0 };
     for (const name of ["fillStyle", "strokeStyle", "lineWidth", "globalAlpha", "font", "textAlign", "textBaseline", "lineJoin", "lineCap"]) Object.defineProperty(this, name, { get: () => this.state[name], set: (value) => { this.state[name] = value; } });
   }
 
   number(value) { return Number.isFinite(value) ? String(Math.round(value * 100) / 100) : "0"; }
-  place() { const { matrix } = this.state; return matrix.join() === "1,0,0,1,0,0" ? "" : ` transform="matrix(${matrix.map((one) => Number(one.toFixed(4))).join(" ")})"`; }
-  multiply([a, b, c, d, e, f]) { const [A, B, C, D, E, F] = this.state.matrix; this.state.matrix = [A * a + C * b, B * a + D * b, A * c + C * d, B * c + D * d, A * e + C * f + E, B * e + D * f + F]; }
-  translate(x, y) { this.multiply([1, 0, 0, 1, x, y]); }
-  scale(x, y) { this.multiply([x, 0, 0, y, 0, 0]); }
-  rotate(angle) { const c = Math.cos(angle), s = Math.sin(angle); this.multiply([c, s, -s, c, 0, 0]); }
-  setTransform(a, b, c, d, e, f) { this.state.matrix = [a, b, c, d, e, f]; }
-  save() { this.stack.push(this.state); this.state = { ...this.state, matrix: [...this.state.matrix], open: 0 }; }
+  translate(x, y) { this.state.open += 1; this.parts.push(`<g transform="translate(${x} ${y})">`); }
+  save() { this.stack.push(this.state); this.state = { ...this.state, open: 0 }; }
   restore() { if (!this.stack.length) return; this.parts.push("</g>".repeat(this.state.open)); this.state = this.stack.pop(); }
   beginPath() { this.path = ""; }
   moveTo(x, y) { this.path += `M${this.number(x)} ${this.number(y)}`; }
   lineTo(x, y) { this.path += `${this.path ? "L" : "M"}${this.number(x)} ${this.number(y)}`; }
   closePath() { this.path += "Z"; }
   rect(x, y, w, h) { this.path += `M${this.number(x)} ${this.number(y)}h${this.number(w)}v${this.number(h)}h${this.number(-w)}Z`; }
-  arc(x, y, r, from = 0, to = 2 * Math.PI) {
-    const end = Math.min(to, from + 2 * Math.PI), n = this.number, at = (angle) => `${n(x + r * Math.cos(angle))} ${n(y + r * Math.sin(angle))}`;
-    const middle = (from + end) / 2;
-    this.path += `${this.path && !this.path.endsWith("Z") ? "L" : "M"}${at(from)}A${n(r)} ${n(r)} 0 0 1 ${at(middle)}A${n(r)} ${n(r)} 0 0 1 ${at(end)}`;
-  }
+  // Charts draw whole circles.
+  arc(x, y, r) { const n = this.number; this.path += `M${n(x - r)} ${n(y)}a${n(r)} ${n(r)} 0 1 1 ${n(2 * r)} 0a${n(r)} ${n(r)} 0 1 1 ${n(-2 * r)} 0`; }
   // "rgba(1,2,3,0.4)" as two attributes: not every program reads it as one.
   paint(name, colour) {
     const parts = /^rgba?\(([^)]*)\)$/.exec(String(colour)), numbers = parts ? parts[1].split(/[ ,/]+/).map(Number) : null;
@@ -42,13 +34,12 @@ class SvgContext {
     return `${this.paint("stroke", this.state.strokeStyle)} stroke-width="${this.number(lineWidth)}" stroke-linejoin="${lineJoin}" stroke-linecap="${lineCap}"${dash.length ? ` stroke-dasharray="${dash.map((one) => this.number(one)).join(" ")}"` : ""}`;
   }
   setLineDash(dash) { this.state.dash = [...dash]; }
-  stroke() { if (this.path) this.parts.push(`<path d="${this.path}" fill="none"${this.pen()}${this.place()}/>`); }
-  fill() { if (this.path) this.parts.push(`<path d="${this.path}"${this.paint("fill", this.state.fillStyle)}${this.place()}/>`); }
-  clip() { this.clips += 1; this.state.open += 1; this.parts.push(`<clipPath id="c${this.clips}"><path d="${this.path}"${this.place()}/></clipPath><g clip-path="url(#c${this.clips})">`); }
+  stroke() { if (this.path) this.parts.push(`<path d="${this.path}" fill="none"${this.pen()}/>`); }
+  fill() { if (this.path) this.parts.push(`<path d="${this.path}"${this.paint("fill", this.state.fillStyle)}/>`); }
+  clip() { this.clips += 1; this.state.open += 1; this.parts.push(`<clipPath id="c${this.clips}"><path d="${this.path}"/></clipPath><g clip-path="url(#c${this.clips})">`); }
   fillRect(x, y, w, h) { this.box(x, y, w, h, this.paint("fill", this.state.fillStyle)); }
   strokeRect(x, y, w, h) { this.box(x, y, w, h, ` fill="none"${this.pen()}`); }
-  box(x, y, w, h, look) { const [n, left, top] = [this.number, Math.min(x, x + w), Math.min(y, y + h)]; this.parts.push(`<rect x="${n(left)}" y="${n(top)}" width="${n(Math.abs(w))}" height="${n(Math.abs(h))}"${look}${this.place()}/>`); }
-  clearRect() {}
+  box(x, y, w, h, look) { const [n, left, top] = [this.number, Math.min(x, x + w), Math.min(y, y + h)]; this.parts.push(`<rect x="${n(left)}" y="${n(top)}" width="${n(Math.abs(w))}" height="${n(Math.abs(h))}"${look}/>`); }
   measureText(text) { this.probe.font = this.state.font; return this.probe.measureText(text); }
   fillText(text, x, y) { this.words(text, x, y, this.paint("fill", this.state.fillStyle)); }
   strokeText(text, x, y) { this.words(text, x, y, ` fill="none"${this.pen()}`); }
@@ -57,7 +48,7 @@ class SvgContext {
     const down = { top: 0.8, hanging: 0.8, middle: 0.35, bottom: -0.2 }[textBaseline] || 0;
     const anchor = { center: "middle", right: "end", end: "end" }[textAlign] || "start";
     const bold = /\b(bold|[6-9]00)\b/.test(font) ? ' font-weight="600"' : "";
-    this.parts.push(`<text x="${this.number(x)}" y="${this.number(y + down * size)}" font-size="${this.number(size)}" text-anchor="${anchor}"${bold}${look}${this.place()}>${xmlText(text)}</text>`);
+    this.parts.push(`<text x="${this.number(x)}" y="${this.number(y + down * size)}" font-size="${this.number(size)}" text-anchor="${anchor}"${bold}${look}>${xmlText(text)}</text>`);
   }
   text() {
     return `<?xml version="1.0" encoding="UTF-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" width="${this.width}" height="${this.height}" viewBox="0 0 ${this.width} ${this.height}" font-family="sans-serif">${this.parts.join("\n")}${"</g>".repeat(this.state.open)}</svg>\n`;
@@ -157,7 +148,6 @@ async function saveCsv(chart, say) {
 function attachSave(chart) {
   const { root } = chart, box = make("div", "telemetry-save"), button = make("button", "telemetry-save-button", "Save…");
   const menu = make("div", "telemetry-save-menu"), note = make("div", "telemetry-save-note");
-  button.type = "button";
   // A chart is one stop of the Tab key; from there the key s opens this menu.
   button.tabIndex = -1;
   button.setAttribute("aria-haspopup", "menu");
@@ -169,7 +159,6 @@ function attachSave(chart) {
   const open = (byKey) => { note.textContent = ""; menu.hidden = false; button.setAttribute("aria-expanded", "true"); if (byKey) menu.firstChild.focus(); };
   const item = (label, act) => {
     const one = make("button", "telemetry-save-item", label);
-    one.type = "button";
     one.tabIndex = -1;
     one.setAttribute("role", "menuitem");
     one.onclick = () => act();

@@ -176,29 +176,19 @@ function smoothWorker() {
   const parts = [trustOfCells, fitCells, smoothSegment, smoothJob, orderedPoints, interpolated, quantileOf, groupJob];
   const listen = "onmessage = ({ data }) => { try { postMessage({ id: data.id, found: data.kind === 'group' ? groupJob(data.job) : data.job.map(smoothJob) }); } catch (error) { postMessage({ id: data.id, error: String(error) }); } };";
   const url = URL.createObjectURL(new Blob([parts.map(String).join("\n"), "\n", listen], { type: "text/javascript" }));
-  const waiting = new Map();
-  const here = ({ kind, job }) => (kind === "group" ? groupJob(job) : job.map(smoothJob));
-  let worker = null, next = 0;
-  // Where a policy forbids workers, the page computes itself.
-  const giveUp = () => {
-    worker = null;
-    for (const { message, resolve } of waiting.values()) resolve(here(message));
-    waiting.clear();
+  const worker = new Worker(url), waiting = new Map();
+  let next = 0;
+  // Where a policy forbids workers, curves are drawn as they were logged.
+  worker.onerror = () => { for (const [, reject] of waiting.values()) reject(new Error("no worker")); waiting.clear(); };
+  worker.onmessage = ({ data }) => {
+    const [resolve, reject] = waiting.get(data.id);
+    waiting.delete(data.id);
+    if (data.error) reject(new Error(data.error)); else resolve(data.found);
   };
-  try {
-    worker = new Worker(url);
-    worker.onerror = giveUp;
-    worker.onmessage = ({ data }) => {
-      const asked = waiting.get(data.id);
-      waiting.delete(data.id);
-      if (asked) { if (data.error) asked.reject(new Error(data.error)); else asked.resolve(data.found); }
-    };
-  } catch (_) { worker = null; }
   smoothingWorker = (kind, job) => new Promise((resolve, reject) => {
-    const message = { id: (next += 1), kind, job };
-    if (!worker) { resolve(here(message)); return; }
-    waiting.set(message.id, { message, resolve, reject });
-    worker.postMessage(message);
+    next += 1;
+    waiting.set(next, [resolve, reject]);
+    worker.postMessage({ id: next, kind, job });
   });
   return smoothingWorker;
 }

@@ -73,7 +73,6 @@ function buildSwitches(root, data) {
   const set = (changes) => curveView.set(changes, true);
   root.replaceChildren();
   if (!data.axes.length) return () => {};
-  more.type = "button";
   more.setAttribute("aria-expanded", "false");
   // On a phone the row is a sheet over the page; a tap outside it, or Escape, closes it.
   const open = (isOpen) => { more.setAttribute("aria-expanded", String(isOpen)); row.classList.toggle("telemetry-switch-open", isOpen); };

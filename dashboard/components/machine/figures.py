@@ -15,7 +15,6 @@ from toolkit.telemetry.runfolder.records import SYSTEM
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import MetricInfo
 
-from ... import session
 from ...charts.heatmaps import SAMPLES, gpu_heatmap_figure
 from .. import page_states
 from ..chart import draw_chart
@@ -24,8 +23,6 @@ from ..frame import RunPage, read
 from ..page_states import section
 from ..run_table import fact_table
 
-_WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
-"""How much of the run the figures show, in seconds up to the last update."""
 _FIGURES_IN_A_ROW: Final = 3
 """Figures in a row."""
 _MAX_PANELS: Final = 40
@@ -50,17 +47,7 @@ _MAX_LINES: Final = 16
 _MAX_NAMED: Final = 8
 
 
-def pick_window(page: RunPage) -> str:
-    """Show the heading and how much of the run is drawn, and return that."""
-    system = _system(page)
-    if not system:
-        return "All"
-    with st.container(horizontal=True, vertical_alignment="center"):
-        section(_heading(_gpus(system, page)), width="stretch")
-        return session.pick_one("Window", tuple(_WINDOWS), default="All", key="span")
-
-
-def draw_gpus(page: RunPage, span: str) -> None:
+def draw_gpus(page: RunPage) -> None:
     """Draw the last sample of each GPU, and with many of them their utilization over time."""
     read(page)
     system, is_foreign = _system(page), page.card.logged_by is not None
@@ -71,18 +58,19 @@ def draw_gpus(page: RunPage, span: str) -> None:
             page_states.no_records("No system metrics yet. They are logged every 5 seconds.")
         return
     gpus = _gpus(system, page)
+    section(_heading(gpus))
     if gpus:
         _gpu_table(gpus)
     elif not is_foreign:
         st.caption(_why_no_gpu(system))
     if len(gpus) > _FEW_GPUS:
-        _gpu_heatmap(page, gpus, _window(page, span))
+        _gpu_heatmap(page, gpus)
 
 
-def draw_figures(page: RunPage, span: str) -> None:
+def draw_figures(page: RunPage) -> None:
     """Draw every figure of the machine over time."""
     system, is_foreign = _system(page), page.card.logged_by is not None
-    around = Around(marks=marks_of(page), axis="time", window=_window(page, span))
+    around = Around(marks=marks_of(page), axis="time")
     panels = _panels(system, _gpus(system, page))
     if is_foreign:
         drawn = {name for panel in panels for name, _ in panel.metrics}
@@ -184,15 +172,13 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> None:
             st.markdown(f"{words}: GPU {', '.join(found[:_MAX_NAMED])}{more}")
 
 
-def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu], window: tuple[float, float] | None) -> None:
+def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu]) -> None:
     found = {
-        gpu.number: page.store.series(
-            page.key, f"gpu/{gpu.number}/util", axis="time", window=window, buckets=SAMPLES
-        )
+        gpu.number: page.store.series(page.key, f"gpu/{gpu.number}/util", axis="time", buckets=SAMPLES)
         for gpu in gpus
         if gpu.get("util") is not None
     }
-    figure = gpu_heatmap_figure(found, axis="time", window=window, revision=f"{page.key} time")
+    figure = gpu_heatmap_figure(found, revision=f"{page.key} time")
     if figure is None:
         return
     name = f"chart gpus {page.key}"
@@ -266,8 +252,3 @@ def _why_no_gpu(metrics: Mapping[str, MetricInfo]) -> str:
     if any(name.startswith("gpu") for name in metrics):
         return "GPU memory as reported by torch; the driver reported nothing else."
     return "No GPU metrics: the run uses the CPU, or NVIDIA's driver library was not found."
-
-
-def _window(page: RunPage, span: str) -> tuple[float, float] | None:
-    seconds, last = _WINDOWS.get(span), page.card.last_sign
-    return None if seconds is None or last is None else (last - seconds, last)

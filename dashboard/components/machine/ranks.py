@@ -11,8 +11,9 @@ import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_HUNG, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import ranks_in
+from toolkit.telemetry.diagnostics.history import NO_PASSES
 from toolkit.telemetry.runs.findings.health import findings_of
-from toolkit.telemetry.runs.formatting import clock, count, md
+from toolkit.telemetry.runs.formatting import clock, count
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import RankSign
 
@@ -57,7 +58,6 @@ def draw_ranks(page: RunPage) -> None:
         st.progress(read, text=f"Reading the records of all ranks: {read:.0%}")
     signs = page.store.rank_signs(page.key)
     marks = rank_marks(page, signs)
-    name_marked(marks, signs)
     there = [name for name, grid in grids.items() if not grid.empty]
     rank_table(page, marks, signs)
     if not there:
@@ -65,7 +65,7 @@ def draw_ranks(page: RunPage) -> None:
         return
     part = _pick_part(there, grids)
     grid = grids[part]
-    _name_slowest(grid)
+    _name_slowest(grid, has_parts=there != [_STEP_TIME])
     draw_chart(
         rank_heatmap_figure(grid, marks),
         key=f"chart ranks {page.key}",
@@ -105,7 +105,7 @@ def _pick_part(there: Sequence[str], grids: Mapping[str, RankGrid]) -> str:
     return chosen or part
 
 
-def _name_slowest(grid: RankGrid) -> None:
+def _name_slowest(grid: RankGrid, *, has_parts: bool) -> None:
     slowest = grid.slowest()
     worst = slowest[0]
     if worst.ratio is not None and worst.ratio >= _CLEARLY_SLOWER:
@@ -115,6 +115,8 @@ def _name_slowest(grid: RankGrid) -> None:
         )
     else:
         st.markdown(f"No rank is clearly slower than the others; rank {worst.rank} takes longest.")
+        if not has_parts:
+            st.caption(f"{NO_PASSES[0].upper()}{NO_PASSES[1:]}.")
     st.caption("Slowest: " + ", ".join(f"rank {one.rank} ({one.typical:.3g} s)" for one in slowest))
 
 
@@ -137,7 +139,6 @@ _MARK_OF: Final = {
     RANK_DEAD: _DIED,
 }
 """Mildest first: of several, the worst counts."""
-_MAX_RANK_LINES: Final = 4
 
 
 def rank_marks(page: RunPage, signs: Sequence[RankSign]) -> dict[int, str]:
@@ -162,17 +163,6 @@ def rank_marks(page: RunPage, signs: Sequence[RankSign]) -> dict[int, str]:
     )
 
 
-def name_marked(marks: Mapping[int, str], signs: Sequence[RankSign]) -> None:
-    """Say which ranks have a problem, and when they were last heard of."""
-    by_rank = {sign.rank: sign for sign in signs}
-    shown = [(rank, mark) for rank, mark in marks.items() if mark != _SLOW]
-    for rank, mark in shown[:_MAX_RANK_LINES]:
-        sign = by_rank.get(rank)
-        st.markdown(f"**Rank {rank}: {mark}**{_last_heard(sign)}")
-    if len(shown) > _MAX_RANK_LINES:
-        st.markdown(f"and {count(len(shown) - _MAX_RANK_LINES)} more ranks: see the table.")
-
-
 def rank_table(page: RunPage, marks: Mapping[int, str], signs: Sequence[RankSign]) -> None:
     """Show the status of every rank, those with a problem first."""
     if not signs:
@@ -193,11 +183,3 @@ def _status(sign: RankSign, *, is_live: bool) -> str:
     if sign.ended is not None:
         return f"{_ENDED}: {sign.ended}"
     return _WRITES if is_live else "no end record"
-
-
-def _last_heard(sign: RankSign | None) -> str:
-    if sign is None:
-        return ""
-    step = f"step {sign.last_step:,}, " if sign.last_step is not None else ""
-    what = f" in {md(', '.join(sign.non_finite), 100)}" if sign.non_finite else ""
-    return f"{what}; last record: {step}{clock(sign.last_time, now=time.time())}"

@@ -422,7 +422,7 @@ def _with_margin(window: Window) -> Window:
 def follow_window(key: str, whole: Window | None) -> None:
     """Show the time window that the chart with this key was zoomed to; `whole` if it shows all."""
     view = view_of(key)
-    session.set_window(whole if view is None else window_from_chart(view, "time"), session.OF_SPANS)
+    session.set_window(whole if view is None else window_from_chart(view), session.OF_SPANS)
 
 
 def spans_of(page: RunPage, rank: int, *, wait_s: float) -> SpanTable:

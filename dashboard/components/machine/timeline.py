@@ -139,14 +139,9 @@ def _table(page: RunPage, table: SpanTable) -> None:
 
 
 def _covered(summed: int, counted: int) -> str:
-    sessions = "session" if summed == 1 else f"{summed} sessions"
-    if not counted:
-        words = f"All spans of the {sessions}, including those not recorded individually"
-        return words + ("; p50 and p95 are averaged over the sessions." if summed > 1 else ".")
-    if not summed:
-        return "Only individually recorded spans: the run has not written totals."
-    left = "session" if counted == 1 else f"{counted} sessions"
-    return f"All spans of the {sessions} with totals, and individually recorded spans of the {left} without."
+    parts = [f"all spans of {count(summed)} {'session' if summed == 1 else 'sessions'}"] if summed else []
+    parts += [f"only the single ones of {count(counted)} without totals"] if counted else []
+    return f"Here are {' and '.join(parts)}; p50 and p95 are averaged over the sessions."
 
 
 def _on_device(page: RunPage) -> dict[str, float]:

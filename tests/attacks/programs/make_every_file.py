@@ -43,7 +43,7 @@ def make(place, umask):
     main(["repair", str(log.run_folder)])
     main(["export", "--to", "zip", str(log.run_folder), "-o", "shared.zip"])
     main(["export", "--to", "trace", str(log.run_folder), "-o", "trace.json"])
-    for format_name in ("tensorboard", "wandb", "csv", "jsonl"):
+    for format_name in ("tensorboard", "wandb", "csv"):
         out = str(place / "exported" / format_name)
         assert main(["export", str(log.run_folder), "--to", format_name, "--out", out]) == 0
     run = wandb.init(dir=place / "deep", name="w", mode="offline", telemetry={"system": False, "csv": False})

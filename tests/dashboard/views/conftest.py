@@ -82,8 +82,7 @@ def look_at(monkeypatch, tmp_path):
 
     def point(*log_dirs, read_only=False):
         settings = DashboardSettings(log_dirs=log_dirs, cache_dir=tmp_path / "cache", read_only=read_only)
-        for name, value in settings.to_environment().items():
-            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(DashboardSettings, "in_use", settings)
         st.cache_resource.clear()
 
     return point

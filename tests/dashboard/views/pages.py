@@ -290,6 +290,12 @@ def open_settings() -> Tab:
     return tab.run()
 
 
+def questions(tab: Tab) -> list[str]:
+    """Return the labels of the buttons that ask once more before they stop something."""
+    popovers = [node.proto.popover for node in tab._nodes() if node.type == "popover"]
+    return [one.label for one in popovers if one.label.startswith(("Save and stop", "Stop"))]
+
+
 def parts_of(markup: str, name: str) -> list[str]:
     """Return the text of each element with the class `name` that has no others in it."""
     return [html.unescape(text) for text in re.findall(f'class="{name}"[^>]*>([^<]+)<', markup)]

@@ -9,10 +9,10 @@ import pytest
 
 from dashboard import session
 from tests.dashboard.troubled_runs import steps, with_findings
-from tests.dashboard.views.pages import open_page
+from tests.dashboard.views.pages import open_page, questions
 from tests.made_runs import append, finding_record, step_record, write_run
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, OF_RANKS
 from toolkit.telemetry.diagnostics.confidence import CLEAR
 from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
 from toolkit.telemetry.runfolder.control import read_request
@@ -66,8 +66,8 @@ def test_a_healthy_run_says_what_is_watched(logs):
     tab = open_page("alerts", "r")
 
     assert "**No alerts.**" in tab.said()
-    for kind in CATALOGUE.values():
-        assert kind.title in tab.said()
+    for name, kind in CATALOGUE.items():
+        assert (kind.title in tab.said()) == (name not in OF_RANKS)
     assert "Errors" in tab.said()
 
 
@@ -104,7 +104,7 @@ def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(
     tab = open_page("alerts", "r")
     words = tab.said()
 
-    assert {"1 critical", "Critical"} <= set(tab.badges())
+    assert "Critical" in tab.badges()
     assert "Divergence" in tab.headings()
     assert "since step 200, detected at 20" in words
     share, right, of, _ = STRENGTHS[CLEAR]
@@ -131,7 +131,6 @@ def test_one_that_is_over_is_one_card_with_its_steps_and_without_a_button(live):
 
     assert tab.headings().count("Loss spike") == 1, "however many records report it"
     assert "resolved" in tab.badges()
-    assert "1 warning" not in tab.badges(), "only open ones are counted"
     for part in ("No alert is open.", "Resolved: Loss spike", "came back 2 times"):
         assert part in words
     for part in ("steps 200 to 202", ", resolved at 2", "3 records"):
@@ -213,7 +212,6 @@ def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
 
     assert "Resolved:" not in tab.said()
     assert "3 times, 1 open" in tab.badges()
-    assert "1 warning" in tab.badges()
     assert "Slower since step 200." in tab.said(), "the open one is shown first"
 
 
@@ -266,7 +264,7 @@ def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed)
     tab = open_page("alerts", "r")
     words = tab.said()
 
-    assert {"2 critical", "1 warning", "1 info"} <= set(tab.badges())
+    assert {"Critical", "Warning", "Info"} <= set(tab.badges())
     for part in (
         "The loss jumped from 1 to 9.",
         "a bad batch",
@@ -277,30 +275,6 @@ def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed)
         assert part in words
     assert "5 records were lost: disk full" in words
     assert any("Line 1\nLine 2" in code.value for code in tab.code)
-
-
-# ---------------------------------------------------------------- which of them
-
-
-def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
-    records = with_findings(steps("spike"))
-    write_run(logs, "r", records, extra=[{"event": "error", "time": 1.7e9, "message": "no file"}])
-
-    assert "no file" in open_page("alerts", "r").said()
-    for query in ({"severity": "Warning"}, {"state": "Resolved"}, {"kind": "Loss spike"}):
-        tab = open_page("alerts", "r", **query)
-
-        assert "Loss spike" in tab.headings(), query
-        assert "no file" not in tab.said(), query
-    assert "No alerts match these filters." in open_page("alerts", "r", severity="Info").said()
-
-    tab = open_page("alerts", "r")
-    next(item for item in tab.get("button_group") if item.key == "state").set_value(["open"]).run()
-
-    assert "Loss spike" not in tab.headings()
-    assert "no file" in tab.said()
-    assert buttons(tab, "Mark as seen")
-    assert not buttons(tab, "Mute"), "what is left is an error"
 
 
 # ---------------------------------------------------------------- seen
@@ -399,18 +373,11 @@ def test_stopping_asks_once_more_in_the_card(live):
     folder = live("nan", actions=["stop"])
     tab = open_page("alerts", "r")
 
-    tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
-
+    assert questions(tab) == ["Stop", "Stop"], "in the card, and in the side bar"
     assert "The run stops after the current step **without saving**." in tab.said()
     assert not (folder / CONTROL).exists(), "a question is no request"
 
-    tab.run()
-    tab.button_called("Let it run").click().run()
-
-    assert not (folder / CONTROL).exists()
-
-    tab.main.button(key="_remedy r 1-nan-train_loss-200").click().run()
-    tab.button_called("Yes, stop").click().run()
+    tab.main.button(key="_yes_stop remedy r 1-nan-train_loss-200").click().run()
 
     assert read_request(folder).actions == ("stop",)
     assert "Stop: pending" in tab.said()

@@ -125,7 +125,7 @@ def _shows_the_lines_to_paste(tab, root):
     starts = (
         "telemetry:\n  enabled: true",
         "from toolkit.telemetry import TelemetryLogger",
-        "telemetry train ",
+        "python run.py ",
     )
     for start in starts:
         (lines,) = [code.value for code in tab.code if code.value.startswith(start)]

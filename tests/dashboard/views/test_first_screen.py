@@ -21,6 +21,7 @@ from dashboard.access.token_gate import TokenGate
 from dashboard.access.tokens import AccessTokens
 from dashboard.assets import page_script_url
 from dashboard.first_response import completed
+from dashboard.settings import DashboardSettings, PageAccess
 from tests.dashboard.views.pages import open_page, parts_of
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import read_project, write_project
@@ -74,6 +75,14 @@ def _for_as_long_as_it_takes(monkeypatch):
 @pytest.fixture
 def one(logs):
     return write_run(logs, "one", curves={"train_loss": lambda step: 2 - step / 300}, sessions=(range(300),))
+
+
+def test_with_a_token_a_first_screen_is_drawn_without_a_word_in_the_terminal(one, monkeypatch, caplog):
+    settings = replace(DashboardSettings.in_use, access=PageAccess(by="token"))
+    monkeypatch.setattr(DashboardSettings, "in_use", settings)
+
+    assert "<h1>one</h1>" in first_screen.first_screen("/overview", {"run": "one"}, {})
+    assert caplog.messages == []
 
 
 @pytest.mark.usefixtures("one")

@@ -115,7 +115,7 @@ def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs,
 
     tab = open_page("overview", "r")
 
-    assert tab.entries() == ["Report…", "Export…", "Link and location…"]
+    assert tab.entries() == ["Report…", "Export…"]
     offered = [item.label for item in open_settings().button]
     assert not {"Restore", "Empty the trash…", "Clear the cache"}.intersection(offered)
     with pytest.raises(Refused, match="the dashboard was started with --read-only"):
@@ -132,11 +132,3 @@ def test_what_was_logged_can_be_downloaded(logs):
     assert labels[:2] == ["All metrics as CSV", "All metrics as Parquet"]
     assert labels[2].startswith("All records as JSONL")
     assert str(folder / "metrics.jsonl") in [code.value for code in tab.code]
-
-
-def test_the_link_and_the_folder_are_there_to_copy(logs):
-    folder = write_run(logs, "r")
-
-    tab = open_page("overview", "r").choose("Link and location…")
-
-    assert str(folder) in [code.value for code in tab.code]

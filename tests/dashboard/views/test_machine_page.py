@@ -63,7 +63,7 @@ def test_the_table_counts_also_what_was_not_kept_one_by_one(logs):
     assert table.loc["training_loop", "count"] == 1
     assert table["total s"].is_monotonic_decreasing
     assert 0 < table.loc["forward", "% of run"] < table.loc["training_loop", "% of run"] <= 1
-    assert "individually recorded spans of the session without" in tab_said
+    assert "all spans of 1 session and only the single ones of 1 without totals" in tab_said
 
 
 def test_a_run_without_spans_says_what_would_be_here_and_how_to_get_it(logs):

@@ -438,7 +438,7 @@ def test_the_baseline_of_a_project_is_in_the_list_the_tiles_and_every_chart(swee
         "lr0.001-s2": "+500.0 %",
     }
     overview = open_page("overview", "lr0.001-s2")
-    assert "best +500.0 % vs baseline" in " ".join(overview.card_notes())
+    assert "best 1.2 +500.0 % vs baseline" in overview.card_notes()
     for tab in (overview, open_page("metrics", "lr0.001-s2")):
         pale = [curve for chart in tab.curve_charts() for curve in chart["curves"] if curve.get("pale")]
         assert {(curve["run"], curve["label"]) for curve in pale} == {("lr0.0001-s1", "baseline lr0.0001-s1")}

@@ -46,5 +46,5 @@ def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):
     with open(folder + b"/metrics.jsonl", "wb") as file:
         file.write(log.read_bytes())
 
-    for entry in ("Rename and tag…", "Report…", "Export…", "Link and location…", "Delete"):
+    for entry in ("Rename and tag…", "Report…", "Export…", "Delete"):
         assert open_page("overview", "\ufffd-run").choose(entry).is_well(), entry

@@ -132,10 +132,7 @@ def main():
     heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit", "yaml", "pynvml"} & set(
         sys.modules
     )
-    hooked = {"excepthook": True, "threads": True}
-    log = TelemetryLogger(
-        "run", log_dir=sys.argv[1], log_every=1, errors=hooked if sys.argv[2] == "torch" else True
-    )
+    log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
     for step in range(0, 30, 10):
         call_everything(log, step)
     log.flush()

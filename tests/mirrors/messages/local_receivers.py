@@ -134,7 +134,7 @@ class RawReceiver:
 
 def never_answer(connection, is_closing):
     connection.recv(65536)
-    is_closing.wait(60)
+    is_closing.wait(600)
 
 
 @contextmanager

@@ -11,17 +11,18 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.faults.children import Child
+from tests.faults.children import LONGEST_PAUSE_S, Child
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.post import post
 from toolkit.telemetry.mirrors.messages.message import RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.sink import MessageSink
@@ -128,21 +129,6 @@ def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tm
     assert [record["status"] for record in reported] == ["delivered"] * 3
     assert reported[-1]["about"] == ["end:1"]
     assert (reported[-1]["attempts"], reported[-1]["service"]) == (1, "webhook")
-
-
-def test_an_exception_is_reported_with_its_type_and_reason(tmp_path):
-    with receiving() as receiver:
-        with suppress(ValueError):
-            with make_logger(tmp_path, "r", log_every=1, messages=[webhook(receiver, when="failure")]) as log:
-                log.log_step(7, train_loss=0.5)
-                raise ValueError("the batch is empty")
-
-    [reported] = [got.json for got in receiver.got]
-    assert reported["occasion"] == "failure"
-    assert reported["title"] == "r: failed with ValueError"
-    assert "ValueError: the batch is empty" in reported["text"]
-    assert "failed · step 7 · loss 0.5 · after " in reported["text"]
-    assert reported["details"]["error_type"] == "ValueError"
 
 
 def test_a_critical_finding_is_reported_once(tmp_path):
@@ -298,7 +284,9 @@ def test_a_secret_address_is_warned_about_once_and_is_in_no_file(tmp_path, caplo
 # ------------------------------------------------------------ receivers that do not behave
 
 
-def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, caplog):
+def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, caplog, monkeypatch):
+    # Longer than a machine that is busy elsewhere holds up a call.
+    monkeypatch.setitem(post.__kwdefaults__, "timeout_s", 600.0)
     with raw_receiving(never_answer) as receiver:
         with receiving() as other:
             log = make_logger(
@@ -314,8 +302,8 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
             log.close()
             closing = time.monotonic() - began
 
-    assert slowest < 5.0, "a request takes up to ten seconds"
-    assert closing < 9.0, "as does one that is never given up"
+    assert slowest < LONGEST_PAUSE_S
+    assert closing < 2.0 + LONGEST_PAUSE_S
     by_receiver = {}
     for record in deliveries(log):
         by_receiver.setdefault(record["receiver"], []).append(record)
@@ -385,21 +373,6 @@ def training_yaml(folder):
             messages:
               - {{to: lark, url_env: LARK_HOOK, secret_env: LARK_SECRET, when: [start, finish, failure]}}
     """
-
-
-def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start):
-    with receiving(usual=verifying_lark()) as receiver:
-        env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), "leave", env=env).end()
-
-    assert ended.code == 0, ended.err
-    texts = [got.json["content"]["text"] for got in receiver.got]
-    assert texts[0].startswith("greyjacket: started\n20 steps are planned.\n")
-    assert texts[1].startswith("greyjacket: finished (the script ended)\n")
-    assert "finished · step 20 of 20 (100%) · loss 0.05 · LR 0.0001 · after " in texts[1]
-    assert len(texts) == 2
-    statuses = [record["status"] for record in read_records(tmp_path / "greyjacket/metrics.jsonl", "message")]
-    assert statuses == ["delivered", "delivered"]
 
 
 def test_a_process_that_crashes_reports_why(tmp_path, start):

@@ -168,7 +168,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_process(tmp_path, how):
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = start_python(["-c", SCRIPT, tmp_path, server.url, how], text=True, **pipes)
         wait_until(lambda: server.connections)
-        out, err = process.communicate("\n", timeout=100)
+        out, err = process.communicate("\n", timeout=200)
 
         # It answers only when it is closed, so the process did not wait for it.
         assert server.connections

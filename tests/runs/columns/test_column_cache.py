@@ -11,7 +11,7 @@ import pytest
 
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
-from toolkit.telemetry.runs.columns import run_log
+from toolkit.telemetry.runs.columns import column_cache, run_log
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
@@ -335,7 +335,8 @@ def test_no_one_else_can_read_the_cache(path, cache):
     assert stat.S_IMODE(file_in(cache).stat().st_mode) == 0o600
 
 
-def test_the_oldest_make_room_for_the_newest(tmp_path):
+def test_the_oldest_make_room_for_the_newest(tmp_path, monkeypatch):
+    monkeypatch.setattr(column_cache, "_SAVES_AT_ONCE", 1)
     cache = ColumnCache(tmp_path / "cache", max_bytes=1)
     logs = []
     for i in range(3):

@@ -53,7 +53,6 @@ def test_what_is_shipped_of_a_run_has_the_same_values_as_a_list_of_its_folder(re
 
     class Engine:
         address = address_of("clickhouse://127.0.0.1/t")
-        clock_ahead_s = None
 
         def insert_rows(self, _table, types, rows):
             sent.extend(dict(zip(types, row, strict=True)) for row in rows)

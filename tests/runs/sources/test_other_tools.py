@@ -13,10 +13,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from tests.importers import samples
-from tests.importers.writers import PACKAGES, ROWS, Writer
-from tests.lengths import in_make_faults
 from tests.made_runs import write_run
-from tests.waiting import wait_until
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.summary import summarise
 from toolkit.telemetry.runs.listing import foreign_runs
@@ -140,39 +137,6 @@ def test_a_run_that_was_read_stays_complete_while_a_slow_disk_is_asked_for_more(
     finally:
         may_read.set()
     read(store, key)
-
-
-@in_make_faults
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "ai-toolkit"])
-def test_points_arrive_while_their_tool_writes_and_nothing_is_read_twice(open_store, tmp_path, name):
-    pytest.importorskip(PACKAGES.get(name, name))
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with Writer(name, logs / "run") as writer:
-        writer.wait_for_more()
-        wait_until(lambda: find_sources(logs).runs)
-        store = open_store(logs)
-        key = only_key(store)
-        seen = []
-
-        def has_grown():
-            health = read(store, key)
-            assert health.replaced_at is None
-            total = store.series(key, "loss").total
-            return (health.bytes_read, total) if not seen or total > seen[-1][1] else None
-
-        for _ in range(5):
-            seen.append(wait_until(has_grown))
-            writer.wait_for_more()
-        writer.kill()
-    health = read(store, key)
-
-    assert [size for size, _ in seen] == sorted(size for size, _ in seen)
-    (whole,) = (summarise(source, time.time()) for source in find_sources(logs).runs)
-    assert store.series(key, "loss").total == whole["metrics"]["loss"]["count"] >= seen[-1][1]
-    if name not in ROWS:
-        files = (path for path in logs.rglob("*") if path.is_file())
-        assert health.bytes_read <= sum(path.stat().st_size for path in files)
 
 
 def test_a_run_is_running_by_age_while_its_file_grows(open_store, table):

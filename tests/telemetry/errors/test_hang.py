@@ -342,44 +342,6 @@ def hanging(tmp_path, clock, **options):
     return log
 
 
-@pytest.mark.parametrize("spans", [True, "all"])
-def test_short_spans_that_are_open_are_reported_too(tmp_path, clock, spans):
-    log = make_logger(tmp_path, clock=clock, diagnostics=True, spans=spans)
-    # The test looks by itself.
-    log._run._watchman.close(5.0)
-    other = make_logger(tmp_path, "other", diagnostics=False)
-    is_over = threading.Event()
-
-    def reduce():
-        with log.span("optimizer_update"):
-            is_over.wait(100)
-
-    for step in range(20):
-        clock.advance(1.0)
-        with log.training.training_loop(), log.training.training_iteration(), log.span("forward"):
-            log.log_step(step, train_loss=1.0 / (step + 1))
-        look(log)
-    thread = threading.Thread(target=reduce, name="reducer")
-    thread.start()
-    with other.span("backward"), log.training.training_loop(), log.training.training_iteration():
-        log.span("zero_grad")  # one that never begins
-        with log.span("backward"), log.span("forward"):
-            for _ in range(240):
-                clock.advance(0.5)
-                look(log)
-    (record,) = hang_of(log)
-    is_over.set()
-    thread.join()
-    log.close()
-    other.close()
-
-    reported = [(span["name"], span.get("thread")) for span in record["open_spans"]]
-    assert reported.count(("optimizer_update", "reducer")) == 1
-    assert [name for name, thread in reported if thread is None] == [
-        *("training_loop", "training_iteration", "backward", "forward")
-    ]
-
-
 def test_a_run_writes_it_and_counts_it_among_its_findings(tmp_path, clock):
     log = hanging(tmp_path, clock)
     (record,) = hang_of(log)

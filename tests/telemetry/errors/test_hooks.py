@@ -1,91 +1,71 @@
-"""The interpreter's hooks: called before the previous ones, and restored if they are still ours."""
+"""The hook of `sys.exit`: called before the function that was there, which is restored if the hook is still ours."""
 
 from __future__ import annotations
 
 import sys
-import threading
 
 import pytest
 
-from tests.records import read_records
-from tests.telemetry.logged import make_logger, records_of
-
-ALL = {"excepthook": True, "threads": True}
+from tests.telemetry.logged import make_logger
 
 
 @pytest.fixture
-def quiet(monkeypatch):
-    """Stand in for the hooks that would print, and tell what reached them."""
+def exits(monkeypatch):
+    """Stand in for the function that would end the process, and tell what reached it."""
     seen = []
-    monkeypatch.setattr(sys, "excepthook", lambda *given: seen.append(given))
-    monkeypatch.setattr(threading, "excepthook", lambda given: seen.append(given))
+    monkeypatch.setattr(sys, "exit", lambda *given: seen.append(given))
     return seen
 
 
-def now():
-    return (sys.excepthook, threading.excepthook)
+def status_noted_by(log):
+    left = log._run.errors.recorder._exit
+    return None if left is None else left.status
 
 
-def raised(error):
-    try:
-        raise error
-    except BaseException as caught:  # noqa: BLE001 - whatever it is
-        return caught
-
-
-def call_excepthook(error):
-    sys.excepthook(type(error), error, error.__traceback__)
-
-
-def errors_of(log):
-    return [(record["type"], record["caught_by"]) for record in records_of(log, "error")]
-
-
-def test_nothing_is_hooked_without_being_enabled(tmp_path, quiet):
-    before = now()
-    with make_logger(tmp_path) as log:
+def test_nothing_is_hooked_without_being_enabled(tmp_path, exits):
+    before = sys.exit
+    with make_logger(tmp_path, errors={"exit_code": False}) as log:
         log.capture_errors()
-        assert now() == before
+        assert sys.exit is before
 
 
-def test_a_hook_that_someone_put_on_top_stays_and_ours_then_only_hands_on(tmp_path, quiet):
-    log = make_logger(tmp_path, errors={"excepthook": True})
-    ours = sys.excepthook
-    theirs_saw = []
+def test_a_hook_that_someone_put_on_top_stays_and_ours_then_only_hands_on(tmp_path, exits):
+    log = make_logger(tmp_path)
+    ours, theirs_saw = sys.exit, []
 
     def theirs(*given):
         theirs_saw.append(given)
         ours(*given)
 
-    sys.excepthook = theirs
+    sys.exit = theirs
     log.close()
-    call_excepthook(raised(ValueError("bad")))
+    sys.exit(3)
 
-    assert sys.excepthook is theirs
-    assert len(theirs_saw) == len(quiet) == 1
-    assert read_records(log.run_folder / "metrics.jsonl", "error") == []
-
-
-def test_two_runs_are_both_reported_and_the_last_one_gives_back(tmp_path, quiet):
-    before = now()
-    one, other = (make_logger(tmp_path, name, errors=ALL) for name in ("one", "other"))
-    call_excepthook(raised(ValueError("bad")))
-    found = errors_of(one) + errors_of(other)
-    one.close()
-    call_excepthook(raised(OSError("gone")))
-    found += errors_of(other)[1:]
-    other.close()
-
-    assert found == [("ValueError", "excepthook")] * 2 + [("OSError", "excepthook")]
-    assert now() == before
+    assert sys.exit is theirs
+    assert theirs_saw == exits == [(3,)]
+    assert status_noted_by(log) is None
 
 
-def test_a_bug_of_ours_does_not_keep_theirs_from_being_printed(tmp_path, quiet, monkeypatch):
+def test_two_runs_both_note_it_and_the_last_one_gives_back(tmp_path, exits):
+    before = sys.exit
+    one, other = (make_logger(tmp_path, name) for name in ("one", "other"))
+    sys.exit(3)
+    found = [status_noted_by(one), status_noted_by(other)]
+    one.close("finished")
+    sys.exit(4)
+    found.append(status_noted_by(other))
+    other.close("finished")
+
+    assert found == [3, 3, 4]
+    assert sys.exit is before
+
+
+def test_a_bug_of_ours_does_not_keep_theirs_from_being_called(tmp_path, exits, monkeypatch):
     def bug(*_, **__):
         raise KeyError("ours")
 
-    with make_logger(tmp_path, errors={"excepthook": True}):
-        monkeypatch.setattr("toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.take", bug)
-        call_excepthook(raised(ValueError("bad")))
+    with make_logger(tmp_path):
+        monkeypatch.setattr("toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.note_exit", bug)
+        sys.exit(3)
 
-    assert [given[0] for given in quiet] == [ValueError]
+    assert exits == [(3,)]

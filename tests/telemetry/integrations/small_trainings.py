@@ -219,8 +219,8 @@ class Accelerate:
     checkpoint = "kept/step-{}"
     start = {"batch_size": 2, "learning_rate": RATE, "world_size": 1}
     spans = {"application": 1, "training_loop": 1, "checkpoint_save_sync": 2}
-    parts = {"training_iteration": 4, "forward": 4, "backward": 4, "optimizer_update": 4}
-    wrapped = {"accumulate", "backward", "clip_grad_norm_"}
+    parts = None
+    wrapped = set()
     calls = ("__init__", "declare_action", "log_start", "log_step", "log_eval", "log_checkpoint", "state")
     reports_failures = True
 
@@ -272,7 +272,7 @@ class Accelerate:
 
 
 class Keras:
-    """Keras on torch, which has no phases and does not say what it resumes."""
+    """Keras on torch, which does not say what it resumes."""
 
     module = "toolkit.telemetry.integrations.keras"
     name = "TelemetryCallback"

@@ -95,7 +95,7 @@ def start(checkout, job, *flags, **variables):
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
     )
 
 
@@ -157,10 +157,6 @@ def test_a_file_of_another_installation_is_replaced(checkout):
     assert attached_file(checkout) == (path, extension_text())
 
 
-def test_detaching_what_is_not_attached_does_nothing(checkout):
-    assert detach(checkout) is None
-
-
 @pytest.mark.parametrize("do", [attach, detach, attached_file])
 def test_a_foreign_file_is_left_alone(do, checkout):
     theirs = checkout / "extensions" / "ai_toolkit_telemetry.py"
@@ -169,12 +165,6 @@ def test_a_foreign_file_is_left_alone(do, checkout):
         do(checkout)
 
     assert theirs.read_text() == "# mine\n"
-
-
-@pytest.mark.parametrize("do", [attach, detach, attached_file])
-def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
-    with pytest.raises(AttachError, match="not an ai-toolkit checkout"):
-        do(tmp_path)
 
 
 def test_a_checkout_with_its_own_telemetry_is_refused(checkout):

@@ -225,31 +225,26 @@ def test_lightning_keeps_its_batches(tmp_path, data):
 # ------------------------------------------------------------ Accelerate
 
 
-def test_accelerate_keeps_the_batches_that_it_trains_on(tmp_path):
+def test_a_loader_that_accelerate_prepared_can_be_watched(tmp_path):
     for state in ("AcceleratorState", "GradientState", "PartialState"):
         getattr(accelerate.state, state)._reset_state()
-    tracker = of_accelerate.TelemetryTracker(log_dir=tmp_path, phases=True, **QUIET)
+    tracker = of_accelerate.TelemetryTracker(log_dir=tmp_path, **QUIET)
     accelerator = accelerate.Accelerator(cpu=True, log_with=[tracker])
     model = Model()
-    loaders = [
-        torch.utils.data.DataLoader(Numbered(), batch_size=5, shuffle=shuffle) for shuffle in (True, False)
-    ]
-    model, optimizer, loader, other = accelerator.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), *loaders
+    model, optimizer, loader = accelerator.prepare(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.utils.data.DataLoader(Numbered(), batch_size=5, shuffle=True),
     )
-    tracker.watch(accelerator)
     accelerator.init_trackers("project")
     step = 0
     for epoch in range(2):
-        model.train()
-        for batch in accelerator.skip_first_batches(loader, 2) if epoch == 0 else loader:
+        left = accelerator.skip_first_batches(loader, 2) if epoch == 0 else loader
+        for batch in tracker.tracker.watch_loader(left):
             accelerator.backward(model(**batch)["loss"])
             optimizer.step()
             step += 1
             accelerator.log({"loss": 0.5}, step=step)
-        model.eval()
-        for batch in other:
-            model(**batch)
     accelerator.end_training()
     steps, ids, _ = kept(tmp_path)
 

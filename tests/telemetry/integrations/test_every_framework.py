@@ -237,6 +237,9 @@ def test_wrong_options_are_rejected_when_it_is_created(name, tmp_path):
         callback_of(name, None, {"log_every": 0})
     with pytest.raises(OptionsError, match="log_dir"):
         callback_of(name, None, make_logger(tmp_path, enabled=False), log_dir="logs")
+    if name not in WITH_PHASES:
+        with pytest.raises(OptionsError, match="phases"):
+            callback_of(name, None, {"phases": True})
 
 
 @pytest.mark.parametrize("name", RESUMES)

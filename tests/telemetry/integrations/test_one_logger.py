@@ -126,7 +126,7 @@ def play(folder: Path, script: str) -> str:
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -384,7 +384,7 @@ def test_one_rank_records_of_those_on_which_one_logger_is_on(tmp_path, chosen, s
             while "has begun" not in (line := jobs[rank].stdout.readline()):
                 assert line, jobs[rank].communicate()
         for job in jobs.values():
-            said = job.communicate("", timeout=100)
+            said = job.communicate("", timeout=200)
             assert job.returncode == 0, said
     finally:
         for job in jobs.values():

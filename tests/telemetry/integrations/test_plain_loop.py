@@ -48,7 +48,7 @@ def begin_script(folder, *command):
 
 def run_script(folder, *command):
     process = begin_script(folder, *command)
-    output, _ = process.communicate(timeout=110)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
 
 
@@ -148,7 +148,7 @@ def test_a_stop_request_ends_both_ranks_at_one_step(tmp_path):
         request.touch(mode=0o600)
         request.write_text(json.dumps({"actions": ["stop"], "timestamp": time.time()}))
         os.replace(request, folder / "control.json")
-        output, _ = process.communicate(timeout=110)
+        output, _ = process.communicate(timeout=200)
     finally:
         process.terminate()
     ends = [read_records(file, "end")[0] for file in files]

@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 def run(folder, *arguments, start=run_python):
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    return start(arguments, cwd=folder, env=environ, capture_output=True, text=True, timeout=110)
+    return start(arguments, cwd=folder, env=environ, capture_output=True, text=True, timeout=200)
 
 
 def test_a_framework_that_is_imported_later_gets_the_name(folder):

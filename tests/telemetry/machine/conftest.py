@@ -62,12 +62,10 @@ class FakeNvml:
         self.gpus = list(gpus)
         self.init_error: Exception | None = None
         self.init_hangs_on: threading.Event | None = None
-        self.init_threads: list[str] = []
         self.is_open = False
         self.has_new_names = True
 
     def nvmlInit(self):
-        self.init_threads.append(threading.current_thread().name)
         if self.init_hangs_on is not None:
             self.init_hangs_on.wait(30)
         if self.init_error is not None:

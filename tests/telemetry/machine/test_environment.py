@@ -11,18 +11,15 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.waiting import wait_until
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.machine import environment, start_look
 from toolkit.telemetry.logger.machine.environment import describe_environment
+from toolkit.telemetry.logger.machine.start_look import look_at_machine
 from toolkit.telemetry.runfolder.process import process_began
 
 TOKEN = "hf_" + "a1B2c3D4e5" * 3
 PATIENCE_S = 100.0
-
-
-def describe(guard=None):
-    """Describe this machine, however slow it is just now."""
-    return describe_environment(guard, timeout_s=PATIENCE_S)
 
 
 def git(folder, *arguments):
@@ -45,7 +42,7 @@ def repository(tmp_path, monkeypatch):
 def test_the_machine_and_the_software_are_described():
     guard = Guard()
 
-    described = describe(guard)
+    described = describe_environment(guard)
 
     assert described["python"] == platform.python_version()
     assert described["pid"] == os.getpid()
@@ -64,7 +61,7 @@ def test_the_machine_and_the_software_are_described():
 def test_secrets_on_the_command_line_are_masked(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--hf-token", "abc", f"--note={TOKEN}", "--lr", "1e-4"])
 
-    assert describe()["command_line"] == [
+    assert describe_environment()["command_line"] == [
         "train.py",
         "--hf-token",
         "***",
@@ -75,7 +72,7 @@ def test_secrets_on_the_command_line_are_masked(monkeypatch):
 
 
 def test_the_path_of_the_interpreter_is_not_recorded():
-    assert sys.executable not in json.dumps(describe())
+    assert sys.executable not in json.dumps(describe_environment())
 
 
 def commit_of(folder):
@@ -86,18 +83,18 @@ def test_commit_and_branch_are_read_and_no_program_is_started(repository, monkey
     commit = commit_of(repository)
     monkeypatch.setattr(subprocess, "Popen", None)
 
-    assert describe()["git"] == {"commit": commit, "branch": "main"}
+    assert describe_environment()["git"] == {"commit": commit, "branch": "main"}
 
 
 def test_a_commit_is_found_in_packed_references_in_a_worktree_and_without_a_branch(repository, monkeypatch):
     git(repository, "pack-refs", "--all")
     git(repository, "worktree", "add", "-b", "team/other", "aside")
     commit = commit_of(repository)
-    packed = describe()["git"]
+    packed = describe_environment()["git"]
     git(repository, "checkout", "--detach")
-    detached = describe()["git"]
+    detached = describe_environment()["git"]
     monkeypatch.chdir(repository / "aside")
-    aside = describe()["git"]
+    aside = describe_environment()["git"]
 
     assert packed == {"commit": commit, "branch": "main"}
     assert detached == {"commit": commit}
@@ -109,7 +106,7 @@ def test_a_repository_without_a_commit_is_not_described(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
 
-    assert "git" not in describe()
+    assert "git" not in describe_environment()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,7 @@ def test_a_remote_is_recorded_without_its_login(repository, url, recorded):
     git(repository, "remote", "add", "upstream", "https://example.org/other.git")
     git(repository, "remote", "add", "origin", url)
 
-    assert describe()["git"]["remote"] == recorded
+    assert describe_environment()["git"]["remote"] == recorded
 
 
 def test_a_part_that_fails_fails_alone(monkeypatch):
@@ -134,31 +131,11 @@ def test_a_part_that_fails_fails_alone(monkeypatch):
     guard = Guard()
     monkeypatch.setitem(environment._PARTS, "cpu", broken)
 
-    described = describe(guard)
+    described = describe_environment(guard)
 
     assert "cpu" not in described
     assert described["memory_gb"] > 0
     assert guard.counts == {"describing the environment (cpu): RuntimeError": 1}
-
-
-def test_it_is_described_where_no_thread_can_be_started_any_more(monkeypatch):
-    def refuse(_):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    described = describe()
-
-    assert described["os"] == platform.platform()
-    assert "unanswered" not in described
-
-
-def until_it_is(expected, timeouts_s):
-    """Return the description; a machine that pauses for so long that nothing is answered gets more time."""
-    for timeout_s in timeouts_s:
-        described = describe_environment(timeout_s=timeout_s)
-        if described == expected:
-            break
-    return described
 
 
 def test_a_part_that_hangs_is_named_and_one_that_failed_before_it_is_not(monkeypatch):
@@ -166,10 +143,15 @@ def test_a_part_that_hangs_is_named_and_one_that_failed_before_it_is_not(monkeyp
     parts = {"cpu": lambda: 1 / 0, "os": lambda: released.wait(PATIENCE_S), "packages": dict}
     monkeypatch.setattr(environment, "_PARTS", parts)
 
-    described = until_it_is({"unanswered": ["os", "packages"]}, [3.0, 10.0, 30.0])
+    monkeypatch.setattr(start_look, "_LATEST_S", 0.0)
+
+    look = look_at_machine(Guard())
+    look.start()
+    wait_until(lambda: look.result() == {"unanswered": ["os", "packages"]})
+    is_done = look.is_done(0.0)
     released.set()
 
-    assert described == {"unanswered": ["os", "packages"]}
+    assert is_done
 
 
 def test_nvidia_gpus_are_named_through_nvml_in_the_scripts_order(make_gpu, make_nvml, monkeypatch):
@@ -177,13 +159,12 @@ def test_nvidia_gpus_are_named_through_nvml_in_the_scripts_order(make_gpu, make_
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
 
-    described = describe()["accelerators"]
+    described = describe_environment()["accelerators"]
 
     assert described == [
         {"index": 0, "name": "NVIDIA B", "memory_gb": 80.0, "kind": "cuda"},
         {"index": 1, "name": "NVIDIA A", "memory_gb": 80.0, "kind": "cuda"},
     ]
-    assert threading.main_thread().name not in nvml.init_threads
     assert not nvml.is_open
 
 
@@ -207,7 +188,7 @@ def test_amd_gpus_are_recognised_through_torch(monkeypatch, only_torch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip="6.2")))
     monkeypatch.setitem(sys.modules, "torch.cuda", backend("AMD Instinct MI300X"))
 
-    assert describe()["accelerators"] == [
+    assert describe_environment()["accelerators"] == [
         {"index": 0, "name": "AMD Instinct MI300X", "memory_gb": 16.0, "kind": "rocm"}
     ]
 
@@ -216,7 +197,7 @@ def test_apple_gpus_are_recognised_through_torch(monkeypatch, only_torch):
     monkeypatch.setitem(sys.modules, "torch.backends.mps", SimpleNamespace(is_available=lambda: True))
     monkeypatch.setitem(sys.modules, "torch.mps", SimpleNamespace(recommended_max_memory=lambda: 8 * 1024**3))
 
-    (described,) = describe()["accelerators"]
+    (described,) = describe_environment()["accelerators"]
 
     assert (described["kind"], described["memory_gb"]) == ("mps", 8.0)
     assert described["name"]
@@ -226,4 +207,4 @@ def test_a_torch_that_has_initialised_nothing_is_left_alone(monkeypatch, only_to
     sleeping = SimpleNamespace(is_initialized=lambda: False)
     monkeypatch.setitem(sys.modules, "torch.cuda", sleeping)
 
-    assert describe()["accelerators"] == []
+    assert describe_environment()["accelerators"] == []

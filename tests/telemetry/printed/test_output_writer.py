@@ -165,6 +165,51 @@ def test_a_line_is_whole_or_marked_as_cut_where_writes_were_lost(tmp_path, strea
     assert any("half of a line …" in line for line in lines)
 
 
+def test_a_flood_is_taken_from_the_buffer_and_what_comes_after_it_from_each_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_writer, "TAKEN_UP_S", 3600.0)
+    monkeypatch.setattr(output_writer, "_REST", 0)
+    count, printed = output_writer._MOST_WAITING, []
+
+    def flood():
+        for _ in range(count):
+            printed.append(f"{len(printed)} é")
+            sys.stdout.write(printed[-1])
+            sys.stdout.write("\n")
+
+    def turn(output):
+        output._turn()
+        while output._waiting:
+            output._turn()
+
+    with (tmp_path / "out").open("w", encoding="utf-8") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        log = make_logger(tmp_path, output=True, quiet=True)
+        flood()
+        turn(log._run.output)
+        in_flood = "write" in vars(out), "write" in vars(out.buffer)
+        flood()
+        turn(log._run.output)
+        sys.stdout.write("the first of few\n")
+        turn(log._run.output)
+        after = "write" in vars(out), "write" in vars(out.buffer)
+        sys.stdout.write("the last")
+        log.close()
+
+        assert (in_flood, after) == ((False, True), (True, False))
+        assert "write" not in {*vars(out), *vars(out.buffer)}
+    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n") == [
+        *printed,
+        "the first of few",
+        "the last",
+    ]
+    lines = said(log)
+    kept = [line for line in lines if "…" not in line]
+    assert kept[-2:] == ["the first of few", "the last"]
+    assert kept[-3] == printed[-1]
+    assert {*kept[:-2]} <= {*printed}
+    assert len(kept) == len({*kept}) > 1000
+
+
 def test_memory_for_huge_texts_is_bounded_and_what_is_cut_is_said(streams):
     streams()
     TAPS.join(streams, lambda _: None)

@@ -185,18 +185,6 @@ def test_an_iteration_without_an_end_is_not_counted(log, clock):
     assert [("error" in span) for span in spans(log, "training_iteration")] == [True, True, False]
 
 
-def test_a_validation_without_an_end_does_not_stop_counting_forward(log, clock):
-    training = log.training
-    with training.training_loop():
-        training.on_validation_start()
-        training.on_validation_start()
-        training.on_validation_end()
-        with training.training_iteration(), training.forward():
-            clock.advance(2.0)
-
-    assert events(log, "training_metrics_update")[0]["avg_forward_time_sec"] == pytest.approx(2.0)
-
-
 def test_an_error_that_a_framework_caught_is_recorded_on_the_open_span(log):
     with log.training.training_loop() as loop:
         log.training.on_error(ValueError("the framework swallowed it"))
@@ -219,7 +207,7 @@ def test_where_nothing_is_recorded_everything_can_still_be_called(make, options)
         with training.checkpoint_save(1):
             pass
         training.on_training_single_iteration_start()
-        training.on_training_single_iteration_end(loss=1.0)
+        training.on_training_single_iteration_end()
         training.on_save_checkpoint_start(2, strategy="async")
         training.on_save_checkpoint_end()
         training.on_save_checkpoint_success(2)

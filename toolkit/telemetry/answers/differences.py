@@ -142,7 +142,7 @@ class Differences:
             self.missing.append("settings")
             configs = [{key: config[key] for key in config if key == "world_size"} for config in configs]
         seen = set()
-        for row in diff(configs, only_differing=True):
+        for row in diff(configs):
             if any(value is MISSING for value in row.values) and any(
                 value is None or value is False for value in row.values
             ):
@@ -275,7 +275,7 @@ def made_differently(runs: Sequence[Made]) -> list[MadeRow]:
     starts = [run.start for run in runs]
     rows = [
         MadeRow(kind_of_setting(row.key), clean(row.key.strip('"')), _texts_of(row.values))
-        for row in diff([run.settings for run in runs], only_differing=True)
+        for row in diff([run.settings for run in runs])
         if not is_label(row.key)
     ]
     texts = [run.commit for run in runs], [_command_line(start) for start in starts]
@@ -288,7 +288,7 @@ def made_differently(runs: Sequence[Made]) -> list[MadeRow]:
         (MACHINE, machines),
     ):
         known = [place for place, found in enumerate(recorded) if found]
-        for row in diff([recorded[place] for place in known], only_differing=True):
+        for row in diff([recorded[place] for place in known]):
             texts_of = dict(zip(known, _texts_of(row.values), strict=True))
             every = tuple(texts_of.get(place, _NOT_RECORDED) for place in range(len(runs)))
             rows.append(MadeRow(kind, clean(row.key.strip('"')), every))
@@ -343,7 +343,7 @@ def _compared(starts: _Starts, name: str) -> list[DiffRow]:
     """Return what differs in a field of the start records that both have."""
     sides = [start.get(name) for start in starts]
     mappings = [side for side in sides if isinstance(side, dict) and side]
-    return diff(mappings, only_differing=True) if len(mappings) == len(sides) else []
+    return diff(mappings) if len(mappings) == len(sides) else []
 
 
 def _by_step(run: RunEvidence, offset: int) -> dict[int, list[tuple[int, int]]]:
@@ -385,7 +385,7 @@ def _changed_words(diff_text: str) -> str:
 
 def _machines(starts: _Starts) -> Iterator[Difference]:
     known = [{name: start[name] for name in _MACHINE if name in start} for start in starts]
-    for row in diff(known, only_differing=True) if all(known) else ():
+    for row in diff(known) if all(known) else ():
         yield _row(row, MACHINE, 0.02 if row.key.startswith(("cpu", "os")) else 0.1)
     found = [start["data"] if isinstance(start.get("data"), list) else [] for start in starts]
     a, b = ({str(item.get("path")): item for item in items if isinstance(item, dict)} for items in found)

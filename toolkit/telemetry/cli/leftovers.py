@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from toolkit.telemetry.runfolder.journal.journal import (
     journals_in,
     shared_memory_folders,
 )
-from toolkit.telemetry.runfolder.journal.repair import HALF_DONE, discard_journals, journals_of, rank_files
+from toolkit.telemetry.runfolder.journal.repair import HALF_DONE, journals_of, rank_files
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP
@@ -41,12 +40,10 @@ CACHE: Final = "cache"
 EMPTY_RUN: Final = "run without a step"
 OLD_RUN: Final = "old run"
 NAMED_RUN: Final = "run"
-TO_TRASH: Final = frozenset({OLD_RUN, NAMED_RUN})
+TO_TRASH: Final = frozenset({EMPTY_RUN, OLD_RUN, NAMED_RUN})
 """What is moved to the trash, and not deleted."""
 
-CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
-"""The dashboard's own variable; empty for no cache."""
-_CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
+_CACHED: Final = re.compile(r"[0-9a-f]{32}\.(arrow|findings)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +80,8 @@ def leftovers(
         yield from _trash_of(place)
         for folder, card in our_runs(place):
             yield from _half_written(folder, card)
-            if empty_runs:
-                yield from _empty_run(folder, card)
+            if empty_runs and _is_empty(folder, card):
+                yield run_to_trash(folder, card, EMPTY_RUN)
             if old_runs and not is_live(folder, card):
                 yield run_to_trash(folder, card, OLD_RUN)
     yield from _journals(orphans=orphans)
@@ -117,13 +114,11 @@ def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:
         yield _leftover(HALF_WRITTEN, path, "a file that a kill left before it had its name", path.unlink)
 
 
-def _empty_run(folder: Path, card: RunCard) -> Iterator[Leftover]:
+def _is_empty(folder: Path, card: RunCard) -> bool:
+    """Return whether a run ended without a step."""
     is_empty = card.step is None and card.problem is None and not _has_metrics(folder / METRICS_JSONL)
     # A killed run's first steps may be in its journal alone.
-    if is_empty and not is_live(folder, card) and not journals_of(folder):
-        why = f"a run that is {card.status.name} and never made a step"
-        delete = partial(_delete_run, folder, card)
-        yield _leftover(EMPTY_RUN, folder, why, delete, changed=card.last_sign)
+    return is_empty and not is_live(folder, card) and not journals_of(folder)
 
 
 def _has_metrics(log: Path) -> bool:
@@ -138,13 +133,6 @@ def run_to_trash(folder: Path, card: RunCard, kind: str = NAMED_RUN) -> Leftover
     """Return a run folder of ours as something that goes to the trash."""
     said = f"{card.name}, {card.status.name}; goes to the trash"
     return _leftover(kind, folder, said, partial(_move_to_trash, folder, card), changed=card.last_sign)
-
-
-def _delete_run(folder: Path, card: RunCard) -> None:
-    if is_live(folder, card):
-        raise OSError(f"{folder} is being written now")
-    discard_journals(folder)
-    shutil.rmtree(folder)
 
 
 def _move_to_trash(folder: Path, card: RunCard) -> None:
@@ -190,9 +178,8 @@ def _delete_journal(path: Path, *, orphans: bool) -> None:
 
 
 def _cache() -> Iterator[Leftover]:
-    named = os.environ.get(CACHE_VARIABLE)
-    folder = user_folder("cache") if named is None else Path(named)
-    if folder is None or not folder.is_absolute():
+    folder = user_folder("cache")
+    if folder is None:
         return
     try:
         status = os.lstat(folder)

@@ -49,7 +49,6 @@ SUBCOMMANDS: Final = {
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
     "time": "show where the time of a run went and how much of it was training",
     "top": "show runs, curves, GPUs and findings live in the terminal",
-    "train": "train the example, or from any YAML, as run.py does",
     "verdict": "say whether a run is really better than the best one: keep, discard or run again",
     "why": "say why two runs differ, or whether a resumed run continued the same training, and if not, why",
 }
@@ -64,29 +63,33 @@ GROUPS: Final = {
     "decide": ("Decide", "compare why verdict report ask"),
     "keep": ("Keep and delete", "repair rm gc export"),
     "send": ("Send", "metrics ship copy"),
-    "setup": ("Set up", "train mcp setup"),
+    "setup": ("Set up", "mcp setup"),
 }
 """The folders in `commands`: what one does, and the subcommands for it, in the order of the help."""
 
 ALIASES: Final = {"list": "ls"}
 RENAMED: Final = {
-    **{name: f"setup {name}" for name in ("ai-toolkit", "completion", "message", "plugins", "usage")},
-    "archive": "copy --to",
-    "attach": "setup ai-toolkit attach",
-    "compare --to": "report --markdown",
-    "completions": "show --completions",
-    "detach": "setup ai-toolkit detach",
-    "doctor --html": "report --html",
-    "errors": "show --errors",
-    "formats": "ls --formats",
-    "gc --dry-run": "gc",
-    "import": "export --to run-folder",
-    "pull": "copy --from",
-    "resume": "why",
-    "share": "export --to zip",
-    "ship --archive": "copy --to",
-    "stopping": "forecast --stopping",
-    "trace": "export --to trace",
+    **{
+        name: f"telemetry setup {name}"
+        for name in ("ai-toolkit", "completion", "message", "plugins", "usage")
+    },
+    "archive": "telemetry copy --to",
+    "attach": "telemetry setup ai-toolkit attach",
+    "compare --to": "telemetry report --markdown",
+    "completions": "telemetry show --completions",
+    "detach": "telemetry setup ai-toolkit detach",
+    "doctor --html": "telemetry report --html",
+    "errors": "telemetry show --errors",
+    "formats": "telemetry ls --formats",
+    "gc --dry-run": "telemetry gc",
+    "import": "telemetry export --to run-folder",
+    "pull": "telemetry copy --from",
+    "resume": "telemetry why",
+    "share": "telemetry export --to zip",
+    "ship --archive": "telemetry copy --to",
+    "stopping": "telemetry forecast --stopping",
+    "trace": "telemetry export --to trace",
+    "train": "python run.py",
 }
 """Earlier names of subcommands and options, and what to type today."""
 
@@ -104,8 +107,7 @@ class Subcommand(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand named in `argv` (default: the command line) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # A training prints what it likes, and goes on without a reader.
-    is_ours = _requested(arguments) not in ("train", "dashboard")
+    is_ours = _requested(arguments) != "dashboard"
     if argv is None:
         write_any_text()
     with only_text() if is_ours else nullcontext():
@@ -121,9 +123,6 @@ def _answer(arguments: Sequence[str]) -> int:
     except plugins.PluginError as error:
         return refuse(str(error))
     except (OSError, ReaderGoneError) as error:
-        if _requested(arguments) == "train":
-            # A training that failed says where, and ends with 1.
-            raise
         if isinstance(error, (BrokenPipeError, ReaderGoneError)):
             # `telemetry show | head` closed the pipe; the interpreter must not flush into it again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -137,7 +136,7 @@ def _run(arguments: Sequence[str]) -> int:
     if unknown:
         earlier = f"{_requested(arguments)} {unknown[0].partition('=')[0]}"
         if earlier in RENAMED:
-            parser.error(f"`telemetry {earlier}` is `telemetry {RENAMED[earlier]}` now")
+            parser.error(f"`telemetry {earlier}` is `{RENAMED[earlier]}` now")
         options = list((command_parser or parser)._option_string_actions)  # noqa: SLF001 - there is no public list
         near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -231,7 +230,7 @@ def _parser_for(
     plugin = next((plugin for plugin in other if plugin.name == name), None)
     if name not in SUBCOMMANDS and plugin is None:
         if requested in RENAMED:
-            parser.error(f"`telemetry {requested}` is `telemetry {RENAMED[requested]}` now")
+            parser.error(f"`telemetry {requested}` is `{RENAMED[requested]}` now")
         near = difflib.get_close_matches(requested, [*SUBCOMMANDS, *ALIASES], n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         parser.error(f"there is no command {requested!r}{hint} (`telemetry --help` lists all)")

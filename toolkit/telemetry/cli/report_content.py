@@ -81,8 +81,7 @@ def diagnosis_of(run: ListedRun, on_work: OnWork) -> Diagnosis:
         on_work(f"{run.called}: {records:,} records")
 
     try:
-        name = None if run.source is None else run.called
-        return diagnose(run.source or run.path, name=name, on_records=on_records)
+        return diagnose(run.source or run.path, name=run.called, on_records=on_records)
     except FileNotFoundError as error:
         raise UnreadableRunError(f"{error.filename or run.path} does not exist") from error
     except (OSError, NoRecordsError) as error:

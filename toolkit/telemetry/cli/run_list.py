@@ -14,7 +14,6 @@ from toolkit.telemetry.cli.chosen_run import CommandError, no_run_in, print_to_s
 from toolkit.telemetry.importers.formats.record_file import OURS, source_of_folder
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import number
-from toolkit.telemetry.runfolder.folder_list import newest_run
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
@@ -153,10 +152,10 @@ def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> R
         FileNotFoundError: there is none; the message says why.
     """
     is_there = os.path.lexists(path)
-    folder = newest_run(path) if is_there and only is None else None
-    run = None if folder is None else our_run(folder)
-    if run is not None:
-        return RunList([run])
+    ours = list_runs([path], only=OURS).runs if is_there and only is None else []
+    newest = next((run for run in ours if part_in(run.path) is None), None)
+    if newest is not None:
+        return RunList([newest])
     found = list_runs([path], only=only, deleted=deleted)
     found.runs = [run for run in found.runs if run.source is not None or not is_there]
     if not found.runs:

@@ -155,20 +155,13 @@ def get_run_name(config: Any) -> str:
 
 
 def extract_lora_metadata(network_config: Any) -> dict[str, Any]:
-    """Return the LoRA fields of a `network` block; missing ones have the fork's defaults."""
-    network = _block(network_config)
-    if not network:
-        return {}
-    defaults: dict[str, Any] = {"lora_type": "lora", "lora_rank": 4, "lora_alpha": 1.0}
-    defaults |= dict.fromkeys(("lora_conv_rank", "lora_conv_alpha", "lora_dropout"))
-    return {**defaults, **lora_fields(network)}
+    """Return the LoRA fields that a `network` block states: defaults are the trainer's, and may change with it."""
+    return lora_fields(_block(network_config))
 
 
 def extract_model_info(model_config: Any, sd_model: Any = None) -> dict[str, Any]:
-    """Return the fields of a `model` block, and how many parameters the network of `sd_model` has, if there is one."""
-    flags = ("is_flux", "is_sdxl", "is_v2", "quantize", "low_vram")
-    stated = model_fields({"model": _block(model_config)})
-    info = {"model_name_or_path": None, **dict.fromkeys(flags, False), **stated}
+    """Return what a `model` block states, and how many parameters the network of `sd_model` has, if there is one."""
+    info = model_fields({"model": _block(model_config)})
     with _guard.catch("counting the network's parameters"):
         parameters = getattr(getattr(sd_model, "network", None), "parameters", None)
         if callable(parameters):
@@ -177,25 +170,8 @@ def extract_model_info(model_config: Any, sd_model: Any = None) -> dict[str, Any
 
 
 def extract_training_info(train_config: Any) -> dict[str, Any]:
-    """Return the training setup of a `train` block; missing fields have the fork's defaults."""
-    stated = training_fields({"train": _block(train_config)})
-    info: dict[str, Any] = {
-        "batch_size": 1,
-        "gradient_accumulation_steps": 1,
-        "learning_rate": 1e-4,
-        "optimizer": "adamw",
-        "scheduler": "constant",
-        "warmup_steps": 0,
-        "max_steps": 1000,
-        "dtype": "float32",
-        "gradient_checkpointing": False,
-        "noise_scheduler": "ddpm",
-        **stated,
-    }
-    batch, accumulation = info["batch_size"], info["gradient_accumulation_steps"]
-    if isinstance(batch, int) and isinstance(accumulation, int):
-        info["effective_batch_size"] = batch * accumulation
-    return info
+    """Return the training setup that a `train` block states."""
+    return training_fields({"train": _block(train_config)})
 
 
 def _block(given: Any) -> Mapping[str, Any]:

@@ -184,7 +184,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "constant": "{metric} has been constant at {level} since step {start}: nothing is being learnt."
         },
         causes=(
-            "The learning rate is too low to move, or too high to settle.",
+            "The learning rate is too low to move (a wrong exponent, a scheduler that lowers it), or too high to settle.",
             "The weights that should learn are frozen, or the optimizer does not have them.",
             "The model has learnt what this data can teach it.",
         ),
@@ -391,38 +391,22 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "lr_problem": Kind(
         title="Learning rate",
         severity=WARNING,
-        message="{metric} is {lr} since step {start}.",
+        message="{metric} has been at most {lr} since step {start}: such steps move no weights, and nothing is being learnt.",
         variants={
-            "too high": "The loss climbs with the learning rate: from {level} to {now} while {metric} warmed up to {lr}.",
             "zero": "{metric} has been 0 since step {start} and the run continues: nothing is being learnt.",
-            "nothing": "{metric} has been at most {lr} since step {start}: such steps move no weights, and nothing is being learnt.",
             "fallen": "{metric} has been at most {lr} since step {start}, after {highest} before, and the run continues: nothing is being learnt.",
         },
         causes=(
-            "The warm-up aims at a learning rate that this model does not bear.",
-            "Gradients are not clipped, or the optimizer's state was not loaded.",
+            "The scheduler was made for fewer steps than the run has, or is stepped in the wrong place.",
+            "A resumed run did not load its scheduler.",
+            "The rate has a wrong exponent, or a scheduler lowers it again and again.",
         ),
         advice=(
-            "Lower the peak learning rate by three to ten.",
-            "Warm up longer, and clip the gradient norm at 1.0.",
+            "Check the number of steps given to the scheduler, including accumulation and ranks.",
+            "Check that scheduler.step() is called once for each optimizer step.",
+            "Stop: steps without a learning rate cost time and change nothing.",
         ),
-        remedies=(*LOWER_LR, STOP),
-        special={
-            "before": Special(
-                title="Learning rate",
-                causes=(
-                    "The scheduler was made for fewer steps than the run has, or is stepped in the wrong place.",
-                    "A resumed run did not load its scheduler.",
-                    "The rate has a wrong exponent, or a scheduler lowers it again and again.",
-                ),
-                advice=(
-                    "Check the number of steps given to the scheduler, including accumulation and ranks.",
-                    "Check that scheduler.step() is called once for each optimizer step.",
-                    "Stop: steps without a learning rate cost time and change nothing.",
-                ),
-                remedies=(STOP,),
-            )
-        },
+        remedies=(STOP,),
     ),
     "loss_scale": Kind(
         title="fp16 overflows",
@@ -644,21 +628,6 @@ CATALOGUE: Final[dict[str, Kind]] = {
         ),
         remedies=(STOP,),
     ),
-    "lr_too_small": Kind(
-        title="No movement",
-        severity=WARNING,
-        message="{metric} has stayed at {level} since step {start}, with gradients and a learning rate of up to {lr}: the steps may be too small.",
-        causes=(
-            "The learning rate is of the wrong scale: a wrong exponent, divided by the number of steps or ranks, a scheduler that multiplies it away.",
-            "Gradients are clipped to almost nothing, or divided by the accumulation twice.",
-            "The optimizer does not have the parameters that get the gradients.",
-        ),
-        advice=(
-            "Raise the learning rate ten times for a few hundred steps: the loss must react.",
-            "Print the norm of one weight before and after a step.",
-            "Typical rates: 1e-5 for a full fine-tuning, 1e-4 for LoRA, 3e-4 for training from scratch.",
-        ),
-    ),
     "data_repeated": Kind(
         title="Data repeats itself",
         severity=WARNING,
@@ -682,7 +651,6 @@ CATALOGUE: Final[dict[str, Kind]] = {
         title="Gradients round to zero",
         severity=WARNING,
         message="{now} % of the gradients are exactly 0 since step {start}; {level} % were at the start.",
-        variants={"norms": "{count} of {of} gradient norms since step {start} are exactly 0."},
         causes=(
             "fp16 gradients below 6e-8 become zero; the loss scale is too low to keep them.",
             "Batches in which no label counts.",

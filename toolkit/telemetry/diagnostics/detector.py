@@ -16,7 +16,7 @@ class Detector(Protocol):
     """
 
     signals: tuple[str, ...]
-    """It gets the records that have one of these; `"*"` means all records. Empty once it has read enough."""
+    """It gets the records that have one of these; `"*"` means all records."""
     all_ranks: bool
     """Whether it gets the records of every rank, or only those of rank 0."""
 

@@ -14,7 +14,7 @@ from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.hung_ranks import HungRanks
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
+from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, OPPONENT, REWARD, Row
 from toolkit.telemetry.diagnostics.plugins import make_plugins
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.diagnostics.thresholds import CONFIDENCE_TO_WARN
@@ -29,8 +29,6 @@ An evaluation may be logged a little late, and other records may count different
 _Plan = list[Callable[[Row], None]]
 """What reads a record with certain signals, in this order."""
 _MOST_PLANS: Final = 256
-_SAME_PLANS: Final = 512
-"""Records after which the plans are made again: some detectors read only the start of a run."""
 _FIRST_PLUGIN: Final = 100
 _FIRST_RULE: Final = 500
 _MOST_REPORTED: Final = 1_000
@@ -84,9 +82,7 @@ class Examiner:
         is_rank_0 = row.rank == 0
         if is_rank_0:
             # Only rank 0: the result must be the same without the files of the other ranks.
-            incidents.rows = rows = incidents.rows + 1
-            if not rows % _SAME_PLANS:
-                self._forget_plans()
+            incidents.rows += 1
             loss = row.values.get(LOSS)
             if loss is not None and loss - loss == 0.0:
                 incidents.train_losses.append(loss)
@@ -130,6 +126,8 @@ class Examiner:
         plan = self._plans.get(key)
         if plan is None:
             reads = {"*", *signals}
+            if is_rank_0 and not reads.isdisjoint((REWARD, OPPONENT)):
+                self._incidents.loss_may_rise = True
             self._make_detectors(reads)
             if not self._has_plugins:
                 # Not before the first record: a live run has come to its background thread then.
@@ -156,11 +154,8 @@ class Examiner:
         if reason not in self._made_late:
             self._made_late.add(reason)
             self._make_detectors({reason})
-            self._forget_plans()
-
-    def _forget_plans(self) -> None:
-        self._plans.clear()
-        self._row.forget_plans()
+            self._plans.clear()
+            self._row.forget_plans()
 
     def _begin_session(self, record: Record) -> None:
         planned = record.get("max_steps")

@@ -46,7 +46,7 @@ _PASSES: Final = frozenset(
     for span in ("forward", "backward", "training_iteration")
 )
 """Fields of a step by which ranks that wait for each other are compared."""
-_NO_PASSES: Final = (
+NO_PASSES: Final = (
     "a slow rank can only be named if the ranks do not wait for each other: put `with log.training.forward():` around "
     "the forward pass and `with log.training.backward():` around the backward pass"
 )
@@ -130,7 +130,7 @@ class _Reading:
         if len(self._files) > 1:
             self._find_lost_ranks(is_live=ending is not None and ending.status in (RUNNING, STALLED))
         if self._has_steps and not self._has_passes:
-            self._notes.append(_NO_PASSES)
+            self._notes.append(NO_PASSES)
         return Diagnosis(
             name=self._name,
             path=self._path,

@@ -87,6 +87,8 @@ class Incidents:
         """The newest."""
         self.hang_step: int | None = None
         """The step after which the run itself reported its newest hang: that pause is not reported twice."""
+        self.loss_may_rise = False
+        """Whether the run logs a reward, or the loss of an opponent: then a lower training loss is not a better one."""
         self.never_learned = False
         """Whether the training loss left its first level at once: that explains what the validation loss does."""
         self.val_spike_is_open = False

@@ -26,6 +26,8 @@ RSS: Final = "rss_mib"
 GPU_MEMORY: Final = "gpu_memory_mib"
 LOSS_SCALE: Final = "loss_scale"
 REWARD: Final = "reward"
+OPPONENT: Final = "opponent_loss"
+"""The loss of one of several models that learn against each other."""
 KL: Final = "kl"
 """The divergence of the policy from its reference, not from the policy of the step before."""
 COMPLETION_LENGTH: Final = "completion_length"
@@ -51,10 +53,12 @@ _NAMES: Final = {
     RSS: "cpu_mem_rss_mb rss_mib",
     GPU_MEMORY: "gpu_mem_allocated gpu_mem_mib gpu_mem_gib",
     LOSS_SCALE: "loss_scale grad_scale",
-    # trl, verl, OpenRLHF, Stable-Baselines3
+    # trl, verl, OpenRLHF, Stable-Baselines3, CleanRL
     REWARD: (
         "reward rewards/mean train/reward mean_reward objective/scores objective/rlhf_reward "
-        "env/reward_mean ppo/mean_scores critic/rewards/mean critic/score/mean rollout/ep_rew_mean"
+        "env/reward_mean ppo/mean_scores critic/rewards/mean critic/score/mean rollout/ep_rew_mean "
+        "ep_rew_mean eval/mean_reward episode_reward train/episode_reward mean_episode_reward episode_return "
+        "train/episode_return mean_episode_return episodic_return charts/episodic_return"
     ),
     KL: "kl train/kl objective/kl actor/kl_loss",
     COMPLETION_LENGTH: (
@@ -81,6 +85,11 @@ _A_RATE: Final = re.compile(
 )
 """Learning rates of groups of parameters: `lr_1`, `lr/unet`, `lr-AdamW/pg1`, `train/lr_group2`."""
 _NO_RATE: Final = re.compile("scale|mult|factor|momentum|beta|decay")
+_MODELS: Final = "d|g|disc|dis|discriminator|gen|generator|critic|adv|adversarial"
+_AN_OPPONENT: Final = re.compile(
+    rf"(?:.*[/_.])?(?:(?:{_MODELS})[/_.]?loss|loss[/_.]?(?:{_MODELS}))(?:[/_.].*)?", re.IGNORECASE
+)
+"""Losses of a GAN: `d_loss`, `loss_G`, `train/disc_loss`, `loss/g/total`."""
 
 _EXTREME_OF: Final[dict[str, str]] = {
     f"{name}_max": signal for name, signal in _SIGNAL_OF.items() if signal == GRAD_NORM
@@ -225,7 +234,7 @@ def _signal_in_record(name: str) -> str | None:
     signal = _SIGNAL_OF.get(name)
     if signal is None and _A_RATE.fullmatch(name) and not _NO_RATE.search(name):
         return LR
-    return signal
+    return OPPONENT if signal is None and _AN_OPPONENT.fullmatch(name) else signal
 
 
 def signal_of(name: str) -> str | None:
@@ -261,13 +270,3 @@ def _time_of(record: Record) -> float | None:
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return type(value) is float or (type(value) is int and -_LARGEST < value < _LARGEST)
-
-
-_OPPONENTS: Final = frozenset(
-    ("d_loss", "D_loss", "loss_d", "loss_D", "disc_loss", "discriminator_loss", "train/d_loss")
-)
-
-
-def is_meant_to_fall(row: Row) -> bool:
-    """Whether a lower training loss is a better one: not with a reward to raise, or an opponent that also learns."""
-    return REWARD not in row.values and _OPPONENTS.isdisjoint(row.record)

@@ -115,6 +115,7 @@ def start_of_streak(flags: Sequence[bool]) -> int:
 
 
 _FIRST_LOSSES = 3
+_AROUND_ZERO = 3.0
 
 
 class LossAxis:
@@ -148,6 +149,10 @@ class LossAxis:
             return math.log1p(share)
         # A loss that changes its sign has no ratios: use its spread.
         return share * max(abs(level), 3.0 * self._spread.sigma)
+
+    def is_around_zero(self, level: float) -> bool:
+        """Return whether losses at `level` have either sign: single ones are then often many times the usual ones."""
+        return self.is_plain and abs(level) < _AROUND_ZERO * self._spread.sigma
 
     @property
     def spread(self) -> float:

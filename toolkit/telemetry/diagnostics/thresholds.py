@@ -87,7 +87,9 @@ START_SIGMAS: Final = 6.0
 LR_RAISED: Final = 3.0
 LR_RAISED_OVER: Final = 10
 LR_RAISED_WITHIN: Final = 50
-"""A rise soon after the learning rate was tripled, within so many losses, belongs to a schedule that starts again."""
+LR_BACK: Final = 1.5
+"""A rise soon after the learning rate was tripled, within so many losses, belongs to a schedule that starts again; it
+should be over when the rate is down to half as much again as before."""
 
 # ---------------------------------------------------------------- plateau
 
@@ -232,9 +234,6 @@ SPEED_NOISE: Final = 4.0
 SPEED_LASTING_BLOCKS: Final = 12
 SPEED_LASTING_DROP: Final = 0.85
 """A smaller drop is one too where 120 records before and 120 after it leave no doubt: it adds up all the same."""
-SPEED_DECLINE: Final = 0.75
-SPEED_DECLINE_BLOCKS: Final = 6
-"""A running average of the speed sinks slowly: a drop where it stays below this share of its best for sixty records."""
 SPEED_SLOW_DECLINE: Final = 0.7
 """A speed that sank slowly has lost more than one that fell: a schedule may be the reason."""
 SPEED_LASTING_STEADY: Final = 0.05
@@ -328,16 +327,7 @@ LR_ZERO_AFTER_DECAY_RECORDS: Final = 100
 NOT_FALLEN: Final = 0.98
 """A loss that fell below this share is still being learnt: a logged learning rate of 0 may be 2e-5, rounded."""
 LR_BLOCK: Final = 10
-"""Records whose median is the loss level during a warm-up."""
-LR_CLIMB: Final = 1.5
-LR_ABOVE_START: Final = 1.2
-"""The loss above its best and above its first level of the warm-up: humps that most fine-tunings have stay below."""
-LR_CLIMB_NOISE: Final = 4.0
-"""Deviations of a block's median that the climb is also worth: diffusion losses vary by their own size."""
-LR_CLIMB_BLOCKS: Final = 3
-"""Blocks in a row that confirm it, and that are examined after the peak of the learning rate."""
-LR_RISE: Final = 1.3
-"""The learning rate since the loss was best: a climb without a rise has another cause."""
+"""Records whose median is the level of the loss while the rate is 0."""
 VANISHED_SHARE: Final = 1e-4
 """A gradient norm of this share of the early ones: clipping and decay do not do that."""
 VANISHED_RECORDS: Final = 20
@@ -415,21 +405,6 @@ LEAK_ZEROS: Final = 20
 """Losses of exactly 0 from the first record on: a trainer that fills a buffer logs fewer."""
 LORA_ZEROS: Final = 20
 """Zeros in a row: rounding does not give them, and a batch without a target gives single ones."""
-NO_MOVE_BLOCK: Final = 10
-NO_MOVE_BLOCKS: Final = 20
-"""The first 200 records, as medians of ten."""
-NO_MOVE: Final = 0.005
-NO_MOVE_Z: Final = 1.64
-"""A change of less than half a percent without any trend. Every healthy run we have seen moves more by then."""
-NO_MOVE_RATE: Final = 1e-7
-"""A learning rate below this moves no model, with any optimizer: it was given in the wrong unit, or divided twice."""
-NO_MOVE_NORM: Final = 1e-6
-"""Without gradients the learning rate does not matter."""
-NO_MOVE_WARM_UP: Final = 1.2
-"""A learning rate that has risen by so much since the middle of the records is still being warmed up."""
-NO_MOVE_MOVES: Final = 0.05
-NO_MOVE_CONFIRM: Final = 3
-"""It moves after all where three blocks in a row are a twentieth away."""
 REPEATED_FEWEST: Final = 16
 REPEATED_MOST: Final = 512
 """Records of an epoch that can be compared, and how many of a longer one are."""
@@ -442,10 +417,6 @@ REPEATED_EDGE: Final = 8
 REPEATED_STAIR: Final = 0.1
 REPEATED_SIGMAS: Final = 4.0
 """Records at either side of an epoch's end, and the fall between them that is a step of a staircase."""
-ZERO_WINDOW: Final = 40
-ZERO_NORMS: Final = 10
-ZERO_OTHERS: Final = 5
-"""A quarter of the last norms are exactly zero, and some between them are not."""
 ZERO_SHARE: Final = 0.5
 ZERO_SHARE_TIMES: Final = 2.0
 ZERO_SHARE_RECORDS: Final = 20

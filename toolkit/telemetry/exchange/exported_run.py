@@ -16,11 +16,10 @@ from typing import Any, BinaryIO, Final
 
 from toolkit.telemetry.core.sink import Sink
 from toolkit.telemetry.exchange.kept_files import file_keeper
-from toolkit.telemetry.exchange.record_maker import CONFIG, RecordMaker
+from toolkit.telemetry.exchange.record_maker import RecordMaker
 from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, ends_of, named_columns, read_all
-from toolkit.telemetry.importers.summary import abandoned_from, add_session, before, plain
+from toolkit.telemetry.importers.summary import abandoned_from, add_session, before
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
-from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.secret_shapes import mask_name
 from toolkit.telemetry.runfolder.codec import encodable, encode
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
@@ -36,8 +35,9 @@ from toolkit.telemetry.runfolder.metrics import (
     position_of,
 )
 from toolkit.telemetry.runfolder.reader import records_of
-from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, EPOCH, NON_FINITE, START, STEP, Record
+from toolkit.telemetry.runfolder.records import EPOCH, NON_FINITE, STEP, Record
 from toolkit.telemetry.runfolder.redone import counts, redone_from
+from toolkit.telemetry.runfolder.untrusted import finite_in
 
 Row = tuple[int, str, "int | None", "float | None", dict[str, float]]
 """Session, event, step, time and metrics."""
@@ -48,7 +48,6 @@ _BATCH_BYTES: Final = 4 * 1024**2
 _LARGEST_WHOLE: Final = 2**53
 _AT_ONCE: Final = 1_000
 _MOST_NAMES: Final = 10
-_NOT_CONFIG: Final = frozenset({"event", "time", "elapsed", "seq", "session", "rank"})
 
 
 class ExportError(OSError):
@@ -76,11 +75,11 @@ class ExportedRun:
     metrics: str | None = None
     """Export only metrics whose names match."""
     all_sessions: bool = False
-    config: dict[str, Any] = field(default_factory=dict)
     status: str = "unknown"
-    """`finished`, `failed`, `stopped`, or `unknown`."""
+    """Of another tool's run: `finished`, `failed` or `unknown`."""
     started: float = math.nan
     ended: float = math.nan
+    """Of another tool's run."""
     limits: dict[int, int] = field(default_factory=dict)
     """From which step on a later session of another tool's run logged again, by session."""
     left_out: int = 0
@@ -95,7 +94,7 @@ class ExportedRun:
         self.tags = tuple(map(encodable, self.tags))
 
     def read_about(self) -> None:
-        """Read the run once, to know the configuration, when it began and how it ended.
+        """Read the run, to know when it began and, of another tool's, what it has and how it ended.
 
         Raises:
             ExportError: it cannot be read.
@@ -103,23 +102,8 @@ class ExportedRun:
         if self.source is not None:
             self._read_about_source(self.source)
             return
-        masker = Masker()
-        for record in self.all_records():
-            event, timestamp = record.get("event"), record.get("time")
-            if isinstance(timestamp, (int, float)) and math.isfinite(timestamp):
-                # In this order, one that is not a number yet gives way.
-                self.started = min(float(timestamp), self.started)
-                self.ended = max(float(timestamp), self.ended)
-            if event in (START, ENVIRONMENT):
-                own = {name: value for name, value in record.items() if name not in _NOT_CONFIG}
-                if self.keeps_names:
-                    own = record.get(CONFIG) or {}
-                self.config.update(masker.mask(own) if isinstance(own, dict) else {})
-            elif event == CONFIG and isinstance(record.get(CONFIG), dict):
-                self.config.update(masker.mask(record[CONFIG]))
-            elif event == END:
-                status = record.get("status")
-                self.status = status if status in ("finished", "failed", "stopped") else "unknown"
+        times = (finite_in(record.get("time")) for record in self.all_records())
+        self.started = next((timestamp for timestamp in times if timestamp is not None), math.nan)
 
     def _read_about_source(self, source: RunSource) -> None:
         sessions: dict[int, dict[str, Any]] = {}
@@ -147,8 +131,6 @@ class ExportedRun:
         texts = (info.name, info.group or info.format, *info.tags)
         self.name, self.project, *tags = (encodable(mask_name(text)) for text in texts)
         self.tags = tuple(tags)
-        masked = Masker().mask(encodable(plain(info.config)))
-        self.config = masked if isinstance(masked, dict) else {}
         state = source.status(time.time()).state
         self.status = state if state in ("finished", "failed") else "unknown"
         self.limits = abandoned_from(sessions)
@@ -164,16 +146,14 @@ class ExportedRun:
             self.notes.append(f"{self.name} has no numbers")
 
     def rows(self) -> Iterator[Row]:
-        """Yield session, event, step, time and metrics of each record; names of ours are as `show` has them."""
-        is_ours = self.source is None
+        """Yield session, event, step, time and metrics of each record of ours; names are as `show` has them."""
         for record in self.records():
-            values = dict(metrics_of(record)) if is_ours else scalars_of(self.for_tools(record))
+            values = dict(metrics_of(record))
             if values:
                 at = position_of(record)
                 step = int(at.step) if math.isfinite(at.step) else None
                 timestamp = at.time if math.isfinite(at.time) else None
-                # Sessions of other tools are counted from 0.
-                yield at.session - (not is_ours), record["event"], step, timestamp, values
+                yield at.session, record["event"], step, timestamp, values
 
     def series(self, source: RunSource) -> Iterator[Series]:
         """Yield the points of another tool's run in the order of each series, under the names that `show` has."""

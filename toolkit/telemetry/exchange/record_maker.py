@@ -35,8 +35,6 @@ _SAME_TIME_S: Final = 0.001
 """Points of one step within this time share a record, whose time is that of the first."""
 _LOOKED_BACK: Final = 8
 _ROOM: Final = MAX_RECORD_BYTES - 4_096
-_IN_START: Final = ("config", "metric_defined")
-"""Events whose content the start record has."""
 _TAKEN_NAMES: Final = frozenset({*RESERVED, "global_step", NAN_INF_DETECTED, LOSS_JUMP})
 _MAX_BINS: Final = 999
 
@@ -112,8 +110,6 @@ class RecordMaker:
                 yield _record(kind, row.time, session, step, row.fields)
 
     def _of_event(self, event: Event) -> Record | None:
-        if event.kind in _IN_START:
-            return None
         if event.step == NO_STEP and not math.isfinite(event.time):
             about = repr((event.blob, event.payload)).encode("utf-8", "backslashreplace")
             if not self._is_new(f"{event.kind}/{encodable(event.name)}", about):

@@ -24,8 +24,6 @@ class Commit:
     gen: int = 1
     end: int = 0
     crc: int = 0
-    lines: int = 0
-    bad_lines: int = 0
     why: str = ""
     """Why this generation began, if it is not the first."""
     node: str = ""
@@ -52,7 +50,7 @@ class Commit:
         gen = max(self.gen, after) + 1
         if gen > _LAST_GENERATION:
             raise OSError(f"it is not shipped any more: it was replaced {gen - 1:,} times")
-        return replace(self, gen=gen, end=0, crc=0, lines=0, bad_lines=0, why=why)
+        return replace(self, gen=gen, end=0, crc=0, why=why)
 
 
 def newest_commits(engine: Asks, run_ids: Iterable[str]) -> dict[FileKey, Commit]:
@@ -87,8 +85,7 @@ def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: 
 
 
 _TYPES: Final = types_of(
-    "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
-    "why String, node String"
+    "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, why String, node String"
 )
 _FIELDS: Final = tuple(one.name for one in fields(Commit))
 
@@ -101,18 +98,6 @@ def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
         "GROUP BY session ORDER BY session DESC LIMIT 1"
     )
     return rows[0] if rows else (0, 0.0)
-
-
-def metrics_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, list[str]]:
-    """Return the metrics of each file before its commit's end."""
-    found: dict[FileKey, list[str]] = {}
-    for some in chunks(commits):
-        for run_id, rank, names in engine.rows(
-            "SELECT run_id, rank, groupUniqArray(toString(metric)) FROM points "
-            f"WHERE {' OR '.join(f'({one.where} AND at < {one.end})' for one in some)} GROUP BY run_id, rank"
-        ):
-            found[run_id, rank] = names
-    return found
 
 
 def strays_after(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, tuple[int, int]]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -121,8 +120,6 @@ class Engine:
         self._lock = threading.RLock()
         self._connection: http.client.HTTPConnection | None = None
         self._context = _tls_context(address) if address.secure else None
-        self.clock_ahead_s: float | None = None
-        """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
 
     def query(self, sql: str) -> bytes:
         """Run `sql` and return the answer's body.
@@ -181,32 +178,13 @@ class Engine:
         path = "/?" + urlencode({"database": self.address.database, **settings})
         headers: dict[str, str | bytes] = {
             "X-ClickHouse-User": self.address.user.encode(),
-            "X-ClickHouse-Key": self.address.password.encode(),
             "Content-Type": "application/octet-stream",
         }
         if gzipped:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
             headers["Content-Encoding"] = "gzip"
         with self._lock:
-            try:
-                return self._ask_again(path, body, headers)
-            except RefusedError as error:
-                if not self._has_new_password(error):
-                    raise
-                headers["X-ClickHouse-Key"] = self.address.password.encode()
-                return self._ask_again(path, body, headers)
-
-    def _has_new_password(self, error: RefusedError) -> bool:
-        """Return whether the password file has another password than the one that was refused, which is used then."""
-        if error.code not in _AUTHENTICATION or self.address.password_file is None:
-            return False
-        try:
-            password = read_password(self.address.password_file)
-        except AddressError as problem:
-            raise RefusedError(f"{error}; {problem}") from problem
-        is_new = password != self.address.password
-        self.address = replace(self.address, password=password)
-        return is_new
+            return self._ask_again(path, body, headers)
 
     def _ask_again(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> bytes:
         was_kept = self._connection is not None
@@ -232,7 +210,8 @@ class Engine:
             if self._connection is None:
                 self._connection = self._new_connection()
             timer.start()
-            self._connection.request("POST", path, body, headers)
+            key = self.address.password.encode()
+            self._connection.request("POST", path, body, {**headers, "X-ClickHouse-Key": key})
             response = self._connection.getresponse()
             answer = response.read(_MAX_ANSWER + 1)
             # Headers that are cut off are no error for http.client.
@@ -265,7 +244,6 @@ class Engine:
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
         finally:
             timer.cancel()
-        self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)
         return response.status, answer
 
     def _cut_off(self) -> None:
@@ -274,6 +252,13 @@ class Engine:
             socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)  # type: ignore[union-attr]
 
     def _new_connection(self) -> http.client.HTTPConnection:
+        if self.address.password_file is not None:
+            # It may have another one by now: what is refused ends the connection.
+            try:
+                password = read_password(self.address.password_file)
+            except AddressError as error:
+                raise RefusedError(str(error)) from error
+            self.address = replace(self.address, password=password)
         host, port = self.address.host, self.address.port
         if self._context is None:
             return http.client.HTTPConnection(host, port, timeout=self.patience_s)
@@ -318,11 +303,3 @@ def _tls_context(address: Address) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or error.strerror or "it is not a certificate"
         raise RefusedError(f"the CA file {address.ca} cannot be used: {reason}") from error
-
-
-def _clock_ahead(date: str | None, otherwise: float | None) -> float | None:
-    try:
-        # The header is cut to whole seconds: its middle is the best guess.
-        return time.time() - (parsedate_to_datetime(date).timestamp() + 0.5) if date else otherwise
-    except (TypeError, ValueError):
-        return otherwise

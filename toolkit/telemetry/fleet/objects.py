@@ -29,7 +29,6 @@ class ObjectTotals(Failures):
     """What was done since the start; `last_error` is empty once the store answers again."""
 
     stored: int = 0
-    bytes: int = 0
     waiting: int = 0
     """Runs whose files are not stored yet."""
 
@@ -86,12 +85,10 @@ class ObjectShipper:
         runs = FolderStore(Path(), {run_id: self._waiting[run_id] for run_id in run_ids})
         names = {name.partition("/")[0] for name, one in runs.files().items() if is_for_pages(name, one.size)}
         if names:
-            done = copy_runs(
+            self.totals.stored += copy_runs(
                 runs,
                 self.store,
                 sorted(names),
                 say=lambda said: self.totals.add(said, self._say),
                 wants=is_for_pages,
-            )
-            self.totals.stored += done.files
-            self.totals.bytes += done.bytes
+            ).files

@@ -22,6 +22,7 @@ from toolkit.telemetry.runfolder.layout import (
     rank_file,
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.safefile import open_regular
 
 _DAY_S: Final = 86_400
 _LAST_DAY: Final = 2**16 - 1
@@ -40,11 +41,6 @@ class RunFolder:
     manifest: Manifest
     signature: Signature
     """Changes with run.json."""
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.manifest.name
 
     @property
     def is_part(self) -> bool:
@@ -115,18 +111,13 @@ def is_for_pages(name: str, size: int) -> bool:
 
 
 def file_bytes(path: Path, limit: int) -> bytes:
-    """Return the content of a regular file; nothing if it is missing or larger than `limit`.
+    """Return the content of a regular file; nothing if it is larger than `limit`.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it is missing, or cannot be read.
     """
-    try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            return b""
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except FileNotFoundError:
-        return b""
+    with os.fdopen(open_regular(path), "rb") as file:
+        data = file.read(limit + 1)
     return data if len(data) <= limit else b""
 
 

@@ -45,17 +45,14 @@ _GIVEN_UP_S: Final = 60
 
 _RUN_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
-    "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
+    "why String, sure UInt8, step Float64, manifest String, trend Array(Float32), "
     "behind UInt64, created Date, last_sign Float64, shown String, tags Array(String), "
     "tagged String, searched String, facts String, card String, control String"
 )
 LABELS_TABLE: Final = "labels"
 LABEL_TYPES: Final = types_of(
-    "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date, "
+    "run_id String, version UInt64, by String, labels String, deleted UInt8, created Date, "
     "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
-)
-_SHIPPER_TYPES: Final = types_of(
-    "node String, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, last_error String"
 )
 
 
@@ -166,17 +163,18 @@ def send(
         report.next_due = time.monotonic() + _EVERY_S
 
 
-def report_shipper(
-    engine: Engine, *, node: str, started: float, files: int, behind: int, last_error: str
-) -> None:
+def report_shipper(engine: Engine, *, node: str, files: int, behind: int, last_error: str) -> None:
     """Send the state of the shipper of a node.
 
     Raises:
         EngineError: it was not taken.
     """
-    ahead = engine.clock_ahead_s
-    row = (node, started, math.nan if ahead is None else ahead, files, behind, last_error)
-    engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
+    # How far its clock is ahead is worked out by the engine, when it gets this.
+    ahead = f"{time.time()!r} - toFloat64(now64(3))"
+    engine.query(
+        "INSERT INTO shippers (node, clock_ahead_s, files, behind, last_error) VALUES "
+        f"({quote(node)}, {ahead}, {files}, {behind}, {quote(last_error)})"
+    )
 
 
 class SaidByShipper(NamedTuple):
@@ -230,7 +228,6 @@ def _essence(run: RunFolder, behind: int) -> tuple[Any, ...]:
 def _run_row(
     run: RunFolder, status: Status, version: int, node: str, behind: int, control: str
 ) -> tuple[Any, ...]:
-    beat = run.manifest.heartbeat
     try:
         manifest = file_bytes(run.folder / MANIFEST, MAX_MANIFEST_BYTES)
     except OSError:
@@ -243,11 +240,12 @@ def _run_row(
     step = number_in(fields.get("step"))
     searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
     return (
-        *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
+        *(run.key.project, run.key.run_id, version),
+        *(run.manifest.name.encode("utf-8", "surrogateescape"), node),
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
-        *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
-        *(manifest, trend, behind, run.key.day, fields.get("last_sign") or 0.0),
+        *(math.nan if step is None else step, manifest, trend, behind),
+        *(run.key.day, fields.get("last_sign") or 0.0),
         *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
         *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields), control),
     )
@@ -331,15 +329,11 @@ def _tags(tags: Sequence[str]) -> tuple[list[str], str]:
 
 def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
     """Send labels.json where it is newer than the labels in the engine: the last writer wins."""
-    looked_at = [
-        (report, run)
-        for report, run in runs
-        if (report.has_changed or report.is_running)
-        and report.is_known
-        and not (report.is_deleted or run.is_part)
-    ]
     rows, sent = [], []
-    for report, run in looked_at:
+    for report, run in runs:
+        is_left_out = not report.is_known or report.is_deleted or run.is_part
+        if is_left_out or not (report.has_changed or report.is_running):
+            continue
         signature = signature_of(run.folder / LABELS)
         if not signature or signature == report._labels_sent:  # noqa: SLF001
             continue
@@ -351,16 +345,7 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
         is_newer = bool(labels) and version > report.labels_version
         sent.append((report, signature, version if is_newer else report.labels_version))
         if is_newer:
-            rows.append(
-                label_row(
-                    project=run.key.project,
-                    run_id=run.key.run_id,
-                    version=version,
-                    by=node,
-                    data=labels,
-                    day=run.key.day,
-                )
-            )
+            rows.append(label_row(run.key.run_id, version, by=node, data=labels, day=run.key.day))
     if rows:
         engine.insert_rows(LABELS_TABLE, LABEL_TYPES, rows)
     for report, signature, version in sent:
@@ -369,7 +354,7 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
 
 
 def label_row(
-    *, project: str, run_id: str, version: int, by: str, data: bytes, day: int, deleted: bool = False
+    run_id: str, version: int, *, by: str, data: bytes, day: int, deleted: bool = False
 ) -> tuple[Any, ...]:
     """Return the labels of a run as one writer left them, as a row; that with the highest version counts."""
     try:
@@ -377,7 +362,7 @@ def label_row(
     except LabelsError:
         labels = Labels()
     return (
-        *(project, run_id, version, by, data, int(deleted), day),
+        *(run_id, version, by, data, int(deleted), day),
         *(int(labels.archived), sorted_text(clean(labels.display_name)) if labels.display_name else ""),
         *(int(labels.tags is not None), *_tags([clean(tag) for tag in labels.tags or ()])),
     )

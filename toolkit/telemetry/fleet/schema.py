@@ -10,7 +10,7 @@ from typing import Final
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
 ABOUT: Final = "schema_version"
@@ -60,15 +60,15 @@ TABLES: Final = (
     ),
     _Table(
         name="commits",
-        columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32,
-            why String, node {LC}, received DateTime DEFAULT now(), created Date""",
+        columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, why String,
+            node {LC}, received DateTime DEFAULT now(), created Date""",
         engine="ReplacingMergeTree(end)",
         key="(run_id, rank, gen)",
     ),
     _Table(
         name="runs",
         columns="""project {LC}, run_id String, version UInt64, name String, node {LC}, folder String, status {LC},
-            why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
+            why String, sure UInt8, step Float64, manifest String CODEC(ZSTD(3)),
             trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
             last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
             facts JSON, card String, control {LC}, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
@@ -79,7 +79,7 @@ TABLES: Final = (
     ),
     _Table(
         name="labels",
-        columns="""project {LC}, run_id String, version UInt64, by String, labels String, deleted UInt8,
+        columns="""run_id String, version UInt64, by String, labels String, deleted UInt8,
             created Date, received DateTime DEFAULT now(), archived UInt8, shown String, has_tags UInt8,
             tags Array({LC}), tagged String""",
         engine="ReplacingMergeTree(version)",
@@ -99,7 +99,7 @@ TABLES: Final = (
     ),
     _Table(
         name="shippers",
-        columns="""node {LC}, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64,
+        columns="""node {LC}, clock_ahead_s Float64, files UInt32, behind UInt64,
             last_error String, received DateTime DEFAULT now()""",
         engine="ReplacingMergeTree(received)",
         key="node",

@@ -7,12 +7,13 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.telemetry.fleet.commits import Commit
 from toolkit.telemetry.fleet.native_form import block_of_rows, types_of
-from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
+from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, metrics_of, position_of
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, parse_line, read_block
 from toolkit.telemetry.runfolder.records import SAMPLE, TABLE, Record
@@ -28,7 +29,6 @@ FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
 
 _DAY_S: Final = 86_400
 _READ_BYTES: Final = 1024 * 1024
-_NOT_A_RECORD: Final = BadLine(0, 0, "empty")
 
 
 class LineTooLong(OSError):  # noqa: N818 - the name says what it found
@@ -47,18 +47,6 @@ class RunKey:
     def is_older_than(self, keep_days: int) -> bool:
         """Return whether an engine that keeps runs for so many days would remove its lines; 0 keeps all."""
         return 0 < keep_days <= time.time() // _DAY_S - self.day
-
-
-@dataclass(slots=True, kw_only=True)
-class Position:
-    """How far a file is shipped, and what its bytes up to there add up to."""
-
-    end: int = 0
-    crc: int = 0
-    lines: int = 0
-    bad_lines: int = 0
-    metrics: dict[str, bytes] = field(default_factory=dict)
-    """The metrics so far, and their names encoded: a file has only so many."""
 
 
 Block = tuple[str, tuple[str, ...], bytes]
@@ -99,22 +87,20 @@ class Rows:
 
 
 class RecordTail:
-    """Reads one record file from a position on."""
+    """Reads one record file from a commit on."""
 
-    def __init__(self, path: Path, run: RunKey, rank: int, gen: int, position: Position) -> None:
+    def __init__(self, path: Path, run: RunKey, commit: Commit) -> None:
         self.path = path
-        self.run = run
-        self.rank = rank
-        self.gen = gen
-        self.position = position
+        self.commit = commit
+        """How far it was read, and what its bytes up to there add up to."""
         self.has_files = False
         """Whether records pointed to files, until someone asks."""
-        self._cursor = Cursor(offset=position.end)
-        self._file = (run.run_id.encode(), rank, gen, run.day)
+        self._cursor = Cursor(offset=commit.end)
+        self._file = (run.run_id.encode(), commit.rank, commit.gen, run.day)
 
     @property
     def offset(self) -> int:
-        """How far the file was read: beyond the position while a very long line is passed over."""
+        """How far the file was read: beyond the commit while a very long line is passed over."""
         return self._cursor.offset
 
     def read(self, rows: Rows, until: int = sys.maxsize) -> bool:
@@ -154,9 +140,7 @@ class RecordTail:
             if len(rows) >= BATCH_ROWS:
                 data = data[: at - start]
                 break
-        self.position.crc = zlib.crc32(data, self.position.crc)
-        self.position.end = at
-        rows.bytes += len(data)
+        self._took(rows, data, at)
         return at
 
     def _take_long_line(self, rows: Rows, line: BadLine) -> None:
@@ -164,20 +148,19 @@ class RecordTail:
         if line.length > LONGEST_LINE:
             raise LineTooLong(f"{self.path.name} has a line of {line.length} bytes at byte {line.offset}")
         data = bytes_of(self.path, line.offset, line.offset + line.length + 1)
-        self._add(rows, line.offset, line.offset + len(data), data[:-1], "", {})
-        self.position.crc = zlib.crc32(data, self.position.crc)
-        self.position.end = line.offset + len(data)
-        self.position.bad_lines += 1
+        end = line.offset + len(data)
+        self._add(rows, line.offset, end, data[:-1], "", {})
+        self._took(rows, data, end)
+
+    def _took(self, rows: Rows, data: bytes, end: int) -> None:
         rows.bytes += len(data)
+        self.commit = replace(self.commit, end=end, crc=zlib.crc32(data, self.commit.crc))
 
     def _add_line(self, rows: Rows, at: int, after: int, line: bytes) -> None:
-        record = parse_line(at, line) if line else _NOT_A_RECORD
+        record = parse_line(at, line)
         event = record.get("event") if type(record) is dict else None
         if type(record) is not dict or not isinstance(event, str):
-            # An empty line ends one that a killed writer left unfinished, and is not a fault.
-            self.position.bad_lines += bool(line)
-            self._add(rows, at, after, line, "", {})
-            return
+            event, record = "", {}
         self.has_files |= event in FILE_EVENTS
         self._add(rows, at, after, line, event, record)
 
@@ -186,19 +169,11 @@ class RecordTail:
         time, elapsed, step, epoch, session = position_of(record)
         number = seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1
         rows.lines.append((*self._file, at, after, number, session, event, time, elapsed, step, epoch, line))
-        self.position.lines += 1
         if event in CARRIES_METRICS:
-            self._take_values(rows, at, step, record)
-
-    def _take_values(self, rows: Rows, at: int, step: float, record: Record) -> None:
-        metrics, file = self.position.metrics, self._file
-        for name, value in metrics_of(record):
-            encoded = metrics.get(name)
-            if encoded is None:
-                if len(metrics) >= MAX_METRICS:
-                    continue
-                encoded = metrics[name] = name.encode()
-            rows.values.append((*file, encoded, at, step, value))
+            run_id, rank, gen, day = self._file
+            rows.values += [
+                (run_id, rank, gen, day, name, at, step, value) for name, value in metrics_of(record)
+            ]
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from toolkit.telemetry.diagnostics.robust import MAD_TO_SIGMA
-from toolkit.telemetry.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
+from toolkit.telemetry.forecasts.curve import Curve, Plan
 from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 from toolkit.telemetry.runfolder.metrics import Direction
 from toolkit.telemetry.runs.formatting import count, short_number
@@ -35,18 +35,13 @@ _SAME: Final = 0.03
 """Learning rates of one shape differ by at most this share of the highest one."""
 
 
-class Fit(NamedTuple):
-    """What was fitted on made sweeps, printed by `make evaluate QUESTION=stopping ARGS=--fit` of commit 087609e5."""
-
-    weights: tuple[float, ...]
-    """Of each of the parts of `Lag`; and how much more a run may make up by a higher learning rate that decays."""
-    tail: float
-    """By how much more margin a best run is found behind e times less often."""
-    forecast: float = 1.5
-    """Half intervals of its forecast by which a run of another plan must be behind."""
-
-
-FITTED: Final = Fit(weights=(0.182, 1.23, 1.47, 0.0525, 0.523), tail=0.098)
+# Fitted on made sweeps, printed by `make evaluate QUESTION=stopping ARGS=--fit` of commit 087609e5.
+_WEIGHTS: Final = (0.182, 1.23, 1.47, 0.0525)
+"""Of each of the parts of `Lag`."""
+_FOR_DECAY: Final = 0.523
+"""How much more a run may make up by a higher learning rate that decays."""
+_TAIL: Final = 0.098
+"""By how much more margin a best run is found behind e times less often."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,16 +155,15 @@ def which_to_stop(
     metric: str,
     direction: Direction = "min",
     risk: float = RISK,
-    fitted: Fit = FITTED,
 ) -> Stopping:
     """Judge each live run against the others, those that have ended included.
 
-    Runs with the same number of steps and the same shape of the learning rate are compared at the same step; others
-    by the forecast of their end. `risk` is how likely one of those that can be stopped may become the best.
+    Runs with the same number of steps and the same shape of the learning rate are compared at the same step.
+    `risk` is how likely one of those that can be stopped may become the best.
     """
     sign = -1.0 if direction == "max" else 1.0
     runs = [replace(run, curve=Curve(run.curve.steps, sign * run.curve.values)) for run in runs]
-    judge = _Judge(runs, metric, sign, risk, fitted)
+    judge = _Judge(runs, metric, sign, risk)
     judged = sorted((judge(run) for run in runs if run.is_live), key=lambda one: (not one.can_stop, one.name))
     return Stopping(runs=tuple(judged))
 
@@ -201,10 +195,9 @@ def compare(run: SweptRun, runs: Sequence[SweptRun]) -> Lag | None:
 class _Judge:
     """Judges the runs of one sweep."""
 
-    def __init__(self, runs: Sequence[SweptRun], metric: str, sign: float, risk: float, fitted: Fit) -> None:
-        self._runs, self._metric, self._sign, self._fitted = runs, metric, sign, fitted
-        self._limit = 1.0 + fitted.tail * math.log(RISK / min(max(risk, RISK), 0.5))
-        self._end = functools.cache(self._forecast)
+    def __init__(self, runs: Sequence[SweptRun], metric: str, sign: float, risk: float) -> None:
+        self._runs, self._metric, self._sign = runs, metric, sign
+        self._limit = 1.0 + _TAIL * math.log(RISK / min(max(risk, RISK), 0.5))
 
     def __call__(self, run: SweptRun) -> Judged:
         end, known = run.plan.last_step, len(run.curve.values)
@@ -221,52 +214,21 @@ class _Judge:
         if run.curve.steps[-1] < FIRST * end:
             return self._judged(run, f"It is judged from step {count(math.ceil(FIRST * end))} on.")
         lag = compare(run, self._runs)
-        return self._by_forecast(run) if lag is None else self._at_same_step(run, lag)
+        if lag is None:
+            return self._judged(run, f"Fewer than {_COMPARED} runs have its plan.")
+        return self._at_same_step(run, lag)
 
     def _at_same_step(self, run: SweptRun, lag: Lag) -> Judged:
         step = count(int(run.curve.steps[-1]))
         if lag.best is run:
             return self._judged(run, f"It is the best at step {step}.")
-        *weights, for_decay = self._fitted.weights
         # A high learning rate hides progress that shows when it decays.
-        unit = float(np.dot(weights, lag.parts)) * (1.0 + for_decay * max(0.0, lag.decay))
+        unit = float(np.dot(_WEIGHTS, lag.parts)) * (1.0 + _FOR_DECAY * max(0.0, lag.decay))
         why = (
             f"{self._text(lag.level)} at step {step}, where {lag.best.name} had "
             f"{self._text(lag.best_level)}; it may still make up {self._limit * unit:.2g}."
         )
         return self._judged(run, why, (lag.level - lag.best_level) / max(unit, 1e-300))
-
-    def _by_forecast(self, run: SweptRun) -> Judged:
-        """Judge a run whose plan too few others have."""
-        own = self._end(run)
-        if isinstance(own, NoForecast):
-            few = f"Fewer than {_COMPARED} runs have its plan"
-            return self._judged(run, f"{few}, and it cannot be forecast: {own.why}")
-        best = min((other for other in self._runs if other is not run), key=self._worst, default=run)
-        worst = self._worst(best)
-        if best is run or not math.isfinite(worst):
-            return self._judged(run, "No other run has an end to compare with.")
-        why = (
-            f"It would end at {self._text(own.middle)}, at best {self._text(own.low)}; "
-            f"{best.name} at {self._text(worst)} or better."
-        )
-        half = max(own.middle - own.low, 1e-300)
-        return self._judged(run, why, (own.middle - worst) / half / self._fitted.forecast)
-
-    def _forecast(self, run: SweptRun) -> Forecast | NoForecast:
-        if self._sign < 0:
-            return NoForecast("only losses can be.")
-        rest = rest_of_schedule(run.plan.lr, run.plan.last_step, run.settings)
-        return forecast_curve(self._metric, run.curve, replace(run.plan, planned_lr=rest))
-
-    def _worst(self, run: SweptRun) -> float:
-        """Return the value that a run has ended with, or ends with at worst; infinity if that is not known."""
-        if run.doubt or run.is_lost or not len(run.curve.values):
-            return math.inf
-        if run.is_live and run.left > 0:
-            end = self._end(run)
-            return end.high if isinstance(end, Forecast) else math.inf
-        return float(run.curve.values[-1])
 
     def _text(self, value: float) -> str:
         return short_number(self._sign * value)
@@ -280,7 +242,7 @@ class _Judge:
             name=run.name,
             can_stop=True,
             why=why,
-            risk=RISK * math.exp(max(0.0, (1.0 - margin) / self._fitted.tail)),
+            risk=RISK * math.exp(max(0.0, (1.0 - margin) / _TAIL)),
             steps=run.left,
             seconds=seconds,
             kwh=None if seconds is None or run.watts is None else seconds * run.watts / 3.6e6,

@@ -16,11 +16,8 @@ from toolkit.telemetry.importers.source import (
     BATCH_BYTES,
     Batch,
     Builder,
-    Event,
     RunSource,
     SourceInfo,
-    decode_cursor,
-    encode_cursor,
 )
 
 BYTES_PER_ROW = 256
@@ -55,22 +52,19 @@ class DatabaseSource(Source):
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether the rows that were read up to `state` are still there."""
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return the rows that are new since `cursor`."""
         path = self.info.root / self._path
-        kept = decode_cursor(cursor)
-        config = dict(self.info.config)
         out = Builder()
-        out.batch.cursor = cursor or b""
-        out.batch.replaced = bool(cursor) and kept is None
+        out.batch.cursor = cursor
         try:
             signature = sqlite_view.signature_of(path)
-            if kept is not None and kept.get("signature") == signature:
+            if cursor is not None and cursor.get("signature") == signature:
                 return out.batch
             self._last_sign = max(signature[1::2]) / 1e9
-            found = self._read_whole(path, kept, max(max_bytes // BYTES_PER_ROW, 1), cursor)
+            found = self._read_whole(path, cursor, max(max_bytes // BYTES_PER_ROW, 1))
             if found is None:
-                if not cursor:
+                if cursor is None:
                     self.info.note("the database was written all the time while it was read; try again")
                 return out.batch
             out, state = found
@@ -79,16 +73,14 @@ class DatabaseSource(Source):
             self.info.note(f"{Path(self._path).name}: {str(error.strerror or error)[:300]}")
             return out.batch
         batch = out.batch
-        if self.info.config != config:
-            out.event(Event(kind="config", payload=dict(self.info.config)))
         is_done = not batch.more and sqlite_view.is_settled(signature)
         state["signature"] = signature if is_done else None
-        batch.cursor = encode_cursor(state)
+        batch.cursor = state
         self._growth.take(batch, cursor)
         return batch
 
     def _read_whole(
-        self, path: Path, kept: dict[str, Any] | None, most: int, cursor: bytes | None
+        self, path: Path, kept: dict[str, Any] | None, most: int
     ) -> tuple[Builder, dict[str, Any]] | None:
         """Read new rows, again if the database was written meanwhile or seems to have lost rows.
 
@@ -98,11 +90,10 @@ class DatabaseSource(Source):
             is_last = attempt == _TRIES - 1
             out = Builder()
             state: dict[str, Any] = dict(kept or {})
-            out.batch.replaced = bool(cursor) and kept is None
             try:
                 stamp = sqlite_view.stamp_of(path)
                 with sqlite_view.opened(path, self.tables) as database:
-                    is_gone = kept is not None and not self._still_has(database, state)
+                    is_gone = kept is not None and not self.is_same(database, state)
                     if is_gone:
                         state, out.batch.replaced = {}, True
                     if not is_gone or is_last:
@@ -124,13 +115,6 @@ class DatabaseSource(Source):
         if kept is not None and out.batch.replaced:
             self.info.note("rows that were read before were deleted or changed: it was read again")
         return out, state
-
-    def _still_has(self, database: Database, state: dict[str, Any]) -> bool:
-        try:
-            return self.is_same(database, state)
-        except (TypeError, KeyError, ValueError):
-            # The cursor was not written by this format.
-            return False
 
 
 def runs_of_databases(

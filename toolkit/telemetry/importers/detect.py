@@ -158,7 +158,7 @@ class _PluginSource:
         self._plugin, self._source = plugin, source
         self.info = source.info
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         return self._plugin.call(self._source.read, cursor, max_bytes=max_bytes)
 
     def status(self, now: float) -> Status:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import copy
 import os
 import stat
 import zlib
@@ -21,12 +21,9 @@ from toolkit.telemetry.importers.source import (
     Batch,
     BlobRef,
     Builder,
-    Event,
     Growth,
     SourceInfo,
     Status,
-    decode_cursor,
-    encode_cursor,
     flattened,
 )
 from toolkit.telemetry.importers.yaml_text import load
@@ -70,26 +67,6 @@ class _Place:
     state: dict[str, Any] = field(default_factory=dict)
     """What the parser has to remember."""
 
-    @classmethod
-    def of(cls, value: Any) -> _Place | None:
-        if type(value) is not list or len(value) != 4:
-            return None
-        offset, head, head_size, state = value
-        if not all(type(number) is int and 0 <= number < 2**62 for number in (offset, head, head_size)):
-            return None
-        return cls(offset, head, min(head_size, HEAD_BYTES), state) if type(state) is dict else None
-
-    def encoded(self) -> list[Any]:
-        return [self.offset, self.head, self.head_size, self.state]
-
-
-def _end_in(shared: dict[str, Any]) -> Status | None:
-    """Return the end of the run that an earlier batch read."""
-    kept = shared.get("end")
-    if type(kept) is not list or len(kept) != 2 or type(kept[0]) is not str:
-        return None
-    return Status(kept[0], ended=kept[1] if type(kept[1]) in (int, float) else NO_TIME)
-
 
 class Source(ABC):
     """A run whose blobs are files below its root, and whose end may be known."""
@@ -101,7 +78,7 @@ class Source(ABC):
         self._end: Status | None = None
 
     @abstractmethod
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new since `cursor`."""
 
     def status(self, now: float) -> Status:
@@ -123,7 +100,7 @@ class WholeSource(Source):
         self.paths = paths
 
     def signature(self) -> Any:
-        """Return what changes with the files, of JSON alone: size and time of each that there is."""
+        """Return what changes with the files: size and time of each that there is."""
         found = {}
         for path in self.paths:
             with suppress(OSError):
@@ -137,7 +114,7 @@ class WholeSource(Source):
     def read_whole(self, out: Builder) -> None:
         """Add everything."""
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
         """Return everything if a file changed since `cursor`, else nothing."""
         out = Builder()
         batch = out.batch
@@ -145,7 +122,7 @@ class WholeSource(Source):
         if not signature:
             out.pass_over("files that cannot be opened")
             return batch
-        batch.cursor = encode_cursor({"files": signature})
+        batch.cursor = signature
         if cursor != batch.cursor:
             batch.replaced = cursor is not None
             self.read_whole(out)
@@ -163,7 +140,7 @@ class FilesSource(Source):
         """YAML files next to the log with the run's settings, each with size and time of what was read."""
         self._cut: dict[str, str] = {}
         self.shared: dict[str, Any] = {}
-        """What a parser has to remember across files; only JSON belongs in it."""
+        """What a parser has to remember across files."""
 
     # ------------------------------------------------------------ for each format
 
@@ -176,7 +153,7 @@ class FilesSource(Source):
         """Add what `data`, which begins at `offset`, has; return how many bytes are done.
 
         More than there are means that bytes yet to be read are skipped.
-        `state` is kept until the next call for this file; only JSON belongs in it.
+        `state` is kept until the next call for this file.
         """
 
     def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
@@ -194,24 +171,21 @@ class FilesSource(Source):
 
     # ------------------------------------------------------------ RunSource
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new since `cursor`."""
-        places = self._places(cursor)
-        replaced = places is None
+        # What an earlier batch gave stays as it is.
+        places: dict[str, _Place] = copy.deepcopy(cursor or {})
         out = Builder()
         streams = self.streams()
         if len(streams) > _MOST_FILES:
             streams = streams[:_MOST_FILES]
             self.info.note(f"only the first {_MOST_FILES:,} of its files are read")
-        if places is not None and self._was_replaced(streams, places):
-            places, replaced = None, True
         batch = out.batch
-        batch.replaced = replaced and cursor is not None
-        if places is None:
+        batch.replaced = self._was_replaced(streams, places)
+        if batch.replaced:
             places = {}
-        self.shared = places.pop(_SHARED, _Place()).state
-        self._end = _end_in(self.shared)
-        config = dict(self.info.config)
+        self.shared = places.setdefault(_SHARED, _Place()).state
+        self._end = self.shared.get("end")
         self._read_settings()
         left = max_bytes
         for stream in streams:
@@ -224,26 +198,11 @@ class FilesSource(Source):
             batch.bytes_read += done
             batch.more = batch.more or not is_complete
         self._growth.take(batch, cursor)
-        if self.info.config != config:
-            out.event(Event(kind="config", payload=dict(self.info.config)))
-        if self._end is not None:
-            ended = None if math.isnan(self._end.ended) else self._end.ended
-            self.shared["end"] = [self._end.state, ended]
-        else:
-            self.shared.pop("end", None)
-        places[_SHARED] = _Place(state=self.shared)
-        batch.cursor = encode_cursor({path: place.encoded() for path, place in places.items()})
+        self.shared["end"] = self._end
+        batch.cursor = places
         return batch
 
     # ------------------------------------------------------------ reading
-
-    @staticmethod
-    def _places(cursor: bytes | None) -> dict[str, _Place] | None:
-        state = decode_cursor(cursor)
-        if state is None:
-            return None
-        places = {path: _Place.of(value) for path, value in state.items()}
-        return None if None in places.values() else {path: place for path, place in places.items() if place}
 
     def _read_settings(self) -> None:
         for path, seen in self._settings.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from array import array
 from collections import Counter
@@ -80,7 +79,7 @@ class Event:
     """Something in a run that is no number."""
 
     kind: str
-    """`text`, `image`, `histogram`, `table`, `config`, `alert`, `metric_defined`."""
+    """`text`, `image`, `histogram`, `table` or `completion`."""
     piece: int = 0
     session: int = 0
     name: str = ""
@@ -96,7 +95,8 @@ class Batch:
 
     columns: list[Column] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    cursor: bytes = b""
+    cursor: Any = None
+    """What the next read continues from; only its own source knows what is in it."""
     more: bool = False
     """Whether there is more to read now."""
     replaced: bool = False
@@ -181,7 +181,7 @@ class RunSource(Protocol):
 
     info: SourceInfo
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new since `cursor`, which an earlier batch gave; None reads from the start."""
 
     def status(self, now: float) -> Status:
@@ -352,24 +352,6 @@ def run_info(
     )
 
 
-def encode_cursor(state: Any) -> bytes:
-    """Return `state` as a cursor."""
-    # Not with orjson: a file name may have bytes that are no text.
-    return json.dumps({"v": 1, "s": state}).encode()
-
-
-def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
-    """Return the state in a cursor; None if there is none or it is damaged."""
-    if not cursor:
-        return None
-    try:
-        found = json.loads(cursor)
-    except (ValueError, RecursionError):
-        return None
-    state = found.get("s") if type(found) is dict and found.get("v") == 1 else None
-    return state if type(state) is dict else None
-
-
 def flattened(mapping: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of nested mappings with their joined names."""
     for path, value in leaves(mapping, depth=9):
@@ -385,7 +367,7 @@ class Growth:
         self._is_seen = False
         self._is_at_end = True
 
-    def take(self, batch: Batch, cursor: bytes | None) -> None:
+    def take(self, batch: Batch, cursor: Any) -> None:
         """Take what was read since `cursor`."""
         if cursor is not None and not batch.replaced and self._is_at_end:
             self._is_seen = self._is_seen or bool(batch.columns or batch.bytes_read)
@@ -424,7 +406,7 @@ def named_columns(info: SourceInfo, batch: Batch) -> Iterable[tuple[str, Column]
 
 def read_all(source: RunSource, *, max_bytes: int = BATCH_BYTES) -> Iterable[Batch]:
     """Yield the batches of a whole run, until nothing more is there."""
-    cursor: bytes | None = None
+    cursor: Any = None
     while True:
         batch = source.read(cursor, max_bytes=max_bytes)
         yield batch

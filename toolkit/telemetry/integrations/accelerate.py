@@ -7,12 +7,11 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from accelerate.tracking import GeneralTracker
 
 from toolkit.telemetry.core.guard import Guard, guarded
-from toolkit.telemetry.integrations.accelerate_phases import AcceleratorPhases
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import (
     LINEAGE_FILE,
@@ -25,19 +24,14 @@ from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import as_number, split, with_known_names
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine.start_fields import training_fields
 from toolkit.telemetry.logger.spans.span import NO_FAILURES
 from toolkit.telemetry.runfolder.records import StateTrigger
-from toolkit.telemetry.timing.names import OPTIMIZER_UPDATE, TRAINING_LOOP
+from toolkit.telemetry.timing.names import TRAINING_LOOP
 
-# Fields of the start record, and what scripts usually call them.
-_SETUP: Final = {
-    "learning_rate": ("learning_rate", "lr"),
-    "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size"),
-    "max_steps": ("max_steps", "max_train_steps", "num_training_steps"),
-    "optimizer": ("optimizer", "optim"),
-    "scheduler": ("lr_scheduler", "lr_scheduler_type", "scheduler"),
-    "seed": ("seed",),
-}
+
+class _Run(FrameworkRun):
+    offers_phases = False
 
 
 class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types
@@ -45,7 +39,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     Give it a logger, which you close yourself, or options: then it opens a run with `init_trackers` and closes it with
     `end_training`. If `resume_from` is the folder of a checkpoint, that checkpoint's run is resumed. `watch` records
-    more than what is logged, and with `phases` the parts of each step.
+    more than what is logged.
 
     Nothing it does raises into the script, except invalid options when it is created.
     """
@@ -61,7 +55,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         run_name: str = "accelerate",
         resume_from: str | os.PathLike[str] | None = None,
         resumed_from_step: int | None = None,
-        phases: bool | None = None,
         **options: Any,
     ) -> None:
         """Make a tracker; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
@@ -69,14 +62,13 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if log is None or isinstance(log, Mapping):
             # The script itself decides what to log and when: nothing is left out.
             log = {"log_every": 1, **(log or {})}
-        self._run = FrameworkRun(log, run_name=run_name, phases=phases, **options)
+        self._run = _Run(log, run_name=run_name, **options)
         self._run.run_id = run_id_in(resume_from) or self._run.run_id
         self._resume_from, self._resumed_from_step = resume_from, resumed_from_step
         self._accelerator: Any = None
         self._save_to: str | None = None
         self._patches: MethodPatches | None = None
         self._handles: list[Any] = []
-        self._parts: AcceleratorPhases | None = None
         self._saving: tuple[float, int, str] | None = None
         """When a save began, its step and its folder, until it is recorded."""
         self._loaded: Any = None
@@ -87,8 +79,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, writes and watches nothing yet.
         run = self._run
-        others: dict[str, Any] = {"run_name": run.run_name, "phases": run.wants_phases}
-        others |= {"resume_from": self._resume_from, "resumed_from_step": self._resumed_from_step}
+        others: dict[str, Any] = {"run_name": run.run_name, "resume_from": self._resume_from}
+        others["resumed_from_step"] = self._resumed_from_step
         return partial(type(self), run.given or run.options, **others), ()
 
     @property
@@ -135,9 +127,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._step = step if of_step else max(self._step, step)
         if of_step or not of_evaluation:
             fields = with_known_names({name: as_number(value) for name, value in of_step.items()})
-            if self._parts is not None:
-                fields.setdefault("grad_norm", self._parts.grad_norm)
-                self._parts.grad_norm = None
             self._count_samples(log)
             log.log_step(step, **{**fields, "epoch": epoch})
         if of_evaluation:
@@ -180,7 +169,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return log.should_stop
 
     def watch(self, accelerator: Any, *, save_to: str | os.PathLike[str] | None = None) -> None:
-        """Record checkpoints and loaded states of an accelerator, and with `phases` the parts of each step.
+        """Record checkpoints and loaded states of an accelerator.
 
         Call it on every rank once everything is prepared. With `save_to` the run accepts save requests: each state is
         saved into its own folder in there.
@@ -207,10 +196,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
                 # Only torch's own optimizers have such hooks.
                 if hasattr(inner, "register_step_pre_hook"):
                     self._handles.append(inner.register_step_pre_hook(self._begin_update))
-                    if self._run.wants_phases:
-                        self._handles.append(inner.register_step_post_hook(self._end_update))
             if self.is_live:
-                self._connect()
+                self._offer_save()
 
     # Internal: the run.
 
@@ -222,15 +209,11 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             return
         self._run.begin_application()
         self._step, self._can_stop, self._has_state = self._resumed_from_step or 0, False, False
-        if self._accelerator is not None:
-            self._connect()
+        self._offer_save()
 
-    def _connect(self) -> None:
-        """Let the run that is open record the accelerator that is watched."""
+    def _offer_save(self) -> None:
         if self._save_to is not None:
             self._run.opened.declare_action("save", self._save_on_request)
-        if self._run.wants_phases and self._parts is None:
-            self._parts = AcceleratorPhases(self._accelerator, self._run, self._begin_loop)
 
     def _begin_loop(self) -> None:
         if not self._run.has_phase(TRAINING_LOOP):
@@ -244,7 +227,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     def _write_start(self, config: Mapping[str, Any] | None) -> None:
         self._has_start = True
         training = {"framework": "accelerate", "resumed_from_step": self._resumed_from_step}
-        training |= _setup_in(config or {})
+        training |= training_fields({"train": config})
+        # Whether the script's batch is that of one process is unknown.
+        training.pop("effective_batch_size", None)
         if self._accelerator is not None:
             training["gradient_accumulation_steps"] = self._accelerator.gradient_accumulation_steps
             training["dtype"] = str(self._accelerator.mixed_precision)
@@ -267,12 +252,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._record_saved_and_loaded()
         if not self._has_state:
             self._put_state("start", None, None)
-        if self._parts is not None:
-            self._run.begin_phase(OPTIMIZER_UPDATE)
-
-    @guarded
-    def _end_update(self, *_: Any) -> None:
-        self._run.end_phases(OPTIMIZER_UPDATE)
 
     @guarded
     def _begin_save(self, _: Any, __: Any, folder: Any) -> None:
@@ -333,17 +312,6 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         """Remove the patches and hooks from the accelerator."""
         if self._patches is not None:
             self._patches.undo()
-        if self._parts is not None:
-            self._parts.stop()
-            self._parts = None
         for handle in self._handles:
             handle.remove()
         self._handles = []
-
-
-def _setup_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training setup in a configuration, by the names that scripts usually use."""
-    found = {
-        ours: next((config[name] for name in names if name in config), None) for ours, names in _SETUP.items()
-    }
-    return {name: value for name, value in found.items() if value is not None}

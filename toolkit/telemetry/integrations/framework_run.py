@@ -24,6 +24,8 @@ class FrameworkRun:
 
     reports_failures = True
     """Whether the framework says when a training fails; else its run has failed if nothing reported its end."""
+    offers_phases = True
+    """Whether `phases` records more than public hooks tell."""
 
     def __init__(
         self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
@@ -34,6 +36,8 @@ class FrameworkRun:
             log = {name: value for name, value in log.items() if name != "phases"}
         if phases is not None and not isinstance(phases, bool):
             raise OptionsError(f"phases is {phases!r:.200}; it must be true or false")
+        if phases and not self.offers_phases:
+            raise OptionsError("phases is true; this integration has none")
         self.wants_phases = bool(phases)
         self.given = given = log if isinstance(log, TelemetryLogger) else None
         if isinstance(log, TelemetryLogger):

@@ -28,6 +28,7 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
     """
 
     reports_failures = False
+    offers_phases = False
 
     def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
         """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""

@@ -21,6 +21,7 @@ class TelemetryCallbacks(FrameworkRun):
     into, unless `run_name` is given. Nothing raises into the training, except invalid options at the beginning.
     """
 
+    offers_phases = False
     _step = _evaluated_at = 0
     _is_complete = False
 

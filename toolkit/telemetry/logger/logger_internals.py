@@ -104,14 +104,6 @@ class Internals:
         if row is not None and self._log.is_live and run is not None and run.batches is not None:
             run.batches.take(row, step)
 
-    def span_seconds(self, name: str) -> float:
-        """Return the seconds of all spans of `name` that the training thread has ended in this session."""
-        with self.guard.catch("adding up spans"):
-            run = self._log._run
-            times = run.spans.times.by_name.get(name) if run is not None else None
-            return times.seconds if times is not None else 0.0
-        return 0.0
-
     @guarded
     def event_outside_spans(
         self, name: str, attributes: Mapping[str, Any], time: float | None = None

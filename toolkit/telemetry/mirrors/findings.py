@@ -10,14 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, WRONG_CALL
-from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, WARNING, Finding, finding_from
-from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.runfolder.control import as_id
 from toolkit.telemetry.runfolder.records import FINDING, Record
 
 if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.examiner import Examiner
+    from toolkit.telemetry.diagnostics.finding import Finding
+    from toolkit.telemetry.diagnostics.policy import Policy
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
     from toolkit.telemetry.diagnostics.rank_watch import RankWatch
     from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
@@ -58,7 +57,7 @@ class FindingsSink:
 
     def __init__(
         self,
-        policy: Policy,
+        make_policy: Callable[[], Policy],
         *,
         session: int,
         put: Callable[[str, dict[str, Any]], None],
@@ -72,7 +71,7 @@ class FindingsSink:
     ) -> None:
         self.in_a_hurry = False
         """Set before waiting for this sink: then it does not sleep."""
-        self._policy = policy
+        self._make_policy = make_policy
         self._session = session
         self._put = put
         self._ask = ask
@@ -90,9 +89,14 @@ class FindingsSink:
         self._is_now = False
         """Whether the file has been read up to this session."""
 
+    # With the first batch or finding, mostly in the background: the detectors are many modules.
+
+    @cached_property
+    def _policy(self) -> Policy:
+        return self._make_policy()
+
     @cached_property
     def _examiner(self) -> Examiner:
-        # With the first batch, in the background: the detectors are many modules.
         from toolkit.telemetry.diagnostics.examiner import Examiner
 
         return Examiner(self._policy)
@@ -108,6 +112,8 @@ class FindingsSink:
         changed = self._examine(batch)
         for record in batch:
             if record.get("event") == FINDING and record.get("session") != self._session:
+                from toolkit.telemetry.diagnostics.finding import finding_from
+
                 finding = finding_from(record)
                 if finding is not None:
                     self._reported[finding.id] = finding
@@ -174,6 +180,8 @@ class FindingsSink:
 
     def open_by_severity(self) -> dict[str, int]:
         """Return how many findings of each severity are open, so that a list of runs needs no records."""
+        from toolkit.telemetry.diagnostics.finding import CRITICAL, WARNING
+
         severities = [finding.severity for finding in list(self._reported.values()) if finding.is_open]
         return {
             f"findings_{name}": severities.count(name) for name in (CRITICAL, WARNING) if name in severities
@@ -193,6 +201,8 @@ class FindingsSink:
                 self.report_live(finding, {})
         # The end record comes next: nothing is reported after it.
         self._ranks = self._rank_watch = None
+        from toolkit.telemetry.diagnostics.catalogue import REPORTED_BY_RUNS
+
         for finding in self._examiner.findings():
             is_from_run = finding.kind in REPORTED_BY_RUNS
             is_news = finding.is_open and finding != self._reported.get(finding.id)
@@ -201,6 +211,9 @@ class FindingsSink:
 
     def report_live(self, finding: Finding, more: Mapping[str, Any]) -> None:
         """Report a finding of the live run itself, such as a hang, with `more` fields for its record."""
+        from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+        from toolkit.telemetry.diagnostics.finding import INFO
+
         usual = CATALOGUE[finding.kind].severity
         found = INFO if finding.severity == INFO else None
         severity = self._policy.severity(finding.kind, usual=usual, found=found)
@@ -211,6 +224,9 @@ class FindingsSink:
         """Do nothing."""
 
     def _report(self, finding: Finding, more: Mapping[str, Any] | None = None) -> None:
+        from toolkit.telemetry.diagnostics.catalogue import WRONG_CALL
+        from toolkit.telemetry.diagnostics.finding import CRITICAL, WARNING
+
         known = self._reported.get(finding.id)
         self._reported[finding.id] = finding
         fields = {**fields_of(finding), **(more or {})}

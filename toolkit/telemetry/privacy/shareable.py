@@ -50,7 +50,7 @@ _FIELDS: Final = words(
     caused_by causes confidence cpu_percent data_loading data_repeated data_starvation dead_lora dirty divergence
     doing duration ended evaluations evidence exit_code expires exploding_grad fingerprint free_mib gpu_mem_gib
     gpu_mem_mib gpu_util_pct grown_mib has_changed incident instability interrupted iowait knobs label_leak logical
-    lost_pct lr_multiplier lr_problem lr_too_small mean_pct mem_used_gb memory_growth metric_defined
+    lost_pct lr_multiplier lr_problem mean_pct mem_used_gb memory_growth metric_defined
     net_received_mb_s net_sent_mb_s noticed_step os others_cpu_before_pct others_cpu_pct others_gpu_before_gb
     others_gpu_gb overfit physical plateau policy_collapse process_cpu_percent
     ram_percent ram_used_mb rank_dead rank_hung rank_silent receiver remedies repeats reserved_bytes resumed

@@ -212,7 +212,6 @@ _WORDS_BY_KIND: Final[Mapping[str, Mapping[str, tuple[str, Callable[[float], str
     "rank_hung": {"seconds": ("{} without a step", duration)},
     "rank_silent": {"seconds": ("{} without a record", duration)},
     "loss_scale": {"level": ("highest scale {}", short_number), "of": ("of {} norms", _whole)},
-    "lr_problem": {"level": ("best loss {}", short_number), "now": ("loss now {}", short_number)},
 }
 
 _VALUES: Final[Mapping[str, tuple[str, str]]] = {

@@ -6,9 +6,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -60,7 +59,6 @@ _AS_LONG_AS_IT_IS = _Limits(sys.maxsize, sys.maxsize)
 
 _MAX_KEYS = 4_096
 _MOST_FIELDS = _MAX_KEYS - 8
-_FIRST_BYTE = itemgetter(0)
 _MAX_NOTES = 32
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_NAME = 256
@@ -212,26 +210,6 @@ def decode(line: bytes) -> Record:
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
     return record
-
-
-def decode_many(lines: Sequence[bytes]) -> list[Record] | None:
-    """Return the records in `lines` at once, which costs two thirds; None if they must be decoded one by one.
-
-    They must be if one is empty, is not a record, or has brackets or braces inside.
-    """
-    if not all(lines):
-        return None
-    together = b",".join(lines)
-    count = len(lines)
-    # As many objects as lines, each of which begins with the only brace that opens one: then each line is one object.
-    if b"[" in together or together.count(b"{") != count or set(map(_FIRST_BYTE, lines)) != {ord("{")}:
-        return None
-    try:
-        records: list[Record] = orjson.loads(b"[%b]" % together)
-    except orjson.JSONDecodeError:
-        return None
-    is_one_each = len(records) == count and set(map(type, records)) == {dict}
-    return records if is_one_each and max(map(len, records)) <= _MAX_KEYS else None
 
 
 def _with_bare_words(line: bytes) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -89,28 +88,6 @@ def run_folders(places: Iterable[Path]) -> list[Path]:
             below = (place / name for name in folders_in(place))
             found.update(dict.fromkeys(folder for folder in below if is_run_folder(folder)))
     return list(found)
-
-
-def newest_run(place: Path) -> Path | None:
-    """Return `place` if it has records of ours, else the folder directly below it whose records were written last."""
-    if written_at(place) is not None:
-        return place
-    try:
-        below = [place / name for name in folders_in(place)]
-    except OSError:
-        return None
-    times = {folder: time for folder in below if (time := written_at(folder)) is not None}
-    return max(times, key=times.__getitem__, default=None)
-
-
-def written_at(folder: Path) -> float | None:
-    """Return when the records in `folder` were last written; None if it has no regular file of ours."""
-    try:
-        status = os.lstat(folder / METRICS_JSONL)
-    except (OSError, ValueError):
-        return None
-    is_ours = stat.S_ISREG(status.st_mode) and another_programs_file(folder) is None
-    return status.st_mtime if is_ours else None
 
 
 def signature_of(path: Path) -> Signature:

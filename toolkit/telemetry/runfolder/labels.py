@@ -38,7 +38,6 @@ class Labels:
     """None for those in the manifest; an empty tuple removes them."""
     notes: str = ""
     archived: bool = False
-    baseline: bool = False
     acknowledged: tuple[str, ...] = ()
     """Ids of acknowledged findings."""
     muted: tuple[str, ...] = ()
@@ -62,9 +61,8 @@ class Labels:
         for tag in self.tags or ():
             _require_short("a tag", tag, MAX_TAG_LENGTH)
         _require_text("notes", self.notes)
-        for key in ("archived", "baseline"):
-            if type(getattr(self, key)) is not bool:
-                raise _wrong(key, getattr(self, key), "true or false")
+        if type(self.archived) is not bool:
+            raise _wrong("archived", self.archived, "true or false")
         if self.colour is not None and not (isinstance(self.colour, str) and _COLOUR.fullmatch(self.colour)):
             raise _wrong("colour", self.colour, "a name such as run-3, or #rrggbb")
 
@@ -140,7 +138,6 @@ def _to_mapping(labels: Labels) -> dict[str, Any]:
         "tags": None if labels.tags is None else list(labels.tags),
         "notes": labels.notes,
         "archived": labels.archived,
-        "baseline": labels.baseline,
         "acknowledged": list(labels.acknowledged),
         "muted": list(labels.muted),
         **({"colour": labels.colour} if labels.colour is not None else {}),

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,7 +190,7 @@ _KINDS: Final[Mapping[str, Any]] = {
 
 def encode_fields(fields: Fields) -> bytes:
     """Return the fields as JSON, with NaN and infinity as Python writes them."""
-    evaluations = {name: asdict(item) for name, item in fields["evaluations"].items()}
+    evaluations = {name: item._asdict() for name, item in fields["evaluations"].items()}
     return json.dumps({**fields, "evaluations": evaluations}).encode()
 
 

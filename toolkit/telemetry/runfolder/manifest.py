@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
@@ -283,8 +283,7 @@ MAX_EVALUATIONS: Final = 200
 MAX_NAME_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """What a run has reached in one metric."""
 
     last: float

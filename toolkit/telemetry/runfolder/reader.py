@@ -6,12 +6,12 @@ import errno
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from toolkit.telemetry.runfolder.codec import RecordError, decode, decode_many
+from toolkit.telemetry.runfolder.codec import RecordError, decode
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.records import END, MAX_LINE_BYTES, STEP, Record
 from toolkit.telemetry.runfolder.safefile import open_regular
@@ -20,8 +20,6 @@ _HEAD_BYTES = 256
 _BLOCK_BYTES = 64 * 1024
 MAX_BAD_LINES_KEPT = 100
 _STEPS_WITHIN_BYTES = 512 * 1024
-_PARSED_AT_ONCE = 64
-"""Parsing so many lines takes less than half a millisecond, for which a training thread may have to wait."""
 
 
 class Identity(NamedTuple):
@@ -162,39 +160,23 @@ def _parsed(block: Block) -> tuple[list[Record], list[BadLine]]:
     """Return the records of `block`, and its lines that could not be read."""
     records: list[Record] = []
     bad = [block.long_line] if block.long_line is not None else []
-    lines = block.data[:-1].split(b"\n")
-    position = block.start
-    for first in range(0, len(lines), _PARSED_AT_ONCE):
-        some = lines[first : first + _PARSED_AT_ONCE]
-        together = parse_together(some)
-        if together is not None:
-            records += together
-        for at, line in [] if together is not None else _placed(position, some):
-            found = parse_line(at, line)
-            if isinstance(found, BadLine):
-                bad.append(found)
-            else:
-                records.append(found)
-        position += sum(map(len, some)) + len(some)
+    for at, line in lines_of(block):
+        found = parse_line(at, line)
+        if isinstance(found, BadLine):
+            bad.append(found)
+        else:
+            records.append(found)
     return records, bad
 
 
 def lines_of(block: Block) -> Iterator[tuple[int, bytes]]:
     """Yield each line of `block`, without its newline, and where in the file it begins; empty ones are left out."""
-    return _placed(block.start, block.data[:-1].split(b"\n"))
-
-
-def _placed(position: int, lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    for line in lines:
+    position = block.start
+    for line in block.data[:-1].split(b"\n"):
         # A writer that found a torn line ended it with a newline, so an empty line is not a fault.
         if line:
             yield position, line
         position += len(line) + 1
-
-
-def parse_together(lines: Sequence[bytes]) -> list[Record] | None:
-    """Return the records in `lines` at once, which takes less time; None if they must be parsed one by one."""
-    return decode_many(lines) if max(map(len, lines), default=0) <= MAX_LINE_BYTES else None
 
 
 def parse_line(position: int, line: bytes) -> Record | BadLine:

@@ -281,17 +281,16 @@ def why_not_ours_alone(status: os.stat_result) -> str | None:
     return None
 
 
-def why_not_ours(log_dir: Path, path: Path, *, takes: bool = False) -> str | None:
+def why_not_ours(log_dir: Path, path: Path) -> str | None:
     """Return why `path` in `log_dir` is another user's, who may have put anything there; None if it is not.
 
-    The owner of the log directory could replace anything in it, so their folders are joined and written to. Nothing is
-    taken from them if it `takes` what a script may then run.
+    The owner of the log directory could replace anything in it, so their folders are joined and written to.
     """
     user = this_user()
     if user is None:
         return None
     try:
-        trusted = {user} if takes else {user, os.stat(log_dir).st_uid}
+        trusted = {user, os.stat(log_dir).st_uid}
         # The folder itself, and the link where it is one.
         owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
     except OSError:

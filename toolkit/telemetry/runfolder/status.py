@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.process import boot_id, host_name, is_alive, pid_namespace
@@ -30,8 +30,7 @@ That is longer than a slow batch, a retry or a busy disk. The time ledger and th
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(NamedTuple):
     """The state of a run, the reason, and whether it is certain or judged by age alone."""
 
     name: str

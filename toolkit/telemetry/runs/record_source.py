@@ -16,7 +16,6 @@ from toolkit.telemetry.runfolder.reader import (
     Cursor,
     lines_of,
     parse_line,
-    parse_together,
     read_block,
 )
 from toolkit.telemetry.runfolder.records import Record
@@ -28,8 +27,6 @@ Place = tuple[int, int]
 _PIECE_BYTES: Final = 1024 * 1024
 LONGEST: Final = 512
 """Lines that are parsed at once."""
-_GAP_BYTES: Final = 16 * 1024
-"""Reading so much too much is quicker than reading twice."""
 
 
 class RecordSource(Protocol):
@@ -70,10 +67,8 @@ def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
     """Yield the records in the lines of a block, a few at a time."""
     all_lines = lines_of(block)
     while lines := list(islice(all_lines, LONGEST)):
-        records = parse_together([line for _, line in lines])
-        if records is None:
-            found = [parse_line(position, line) for position, line in lines]
-            records = [record for record in found if not isinstance(record, BadLine)]
+        found = [parse_line(position, line) for position, line in lines]
+        records = [record for record in found if not isinstance(record, BadLine)]
         yield records, lines[-1][0] + len(lines[-1][1]) + 1
 
 
@@ -119,27 +114,11 @@ class FileSource(NamedTuple):
 
     def read_records(self, places: Sequence[Place]) -> list[Record | None]:
         """Return the record at each of `places`; None where there is none."""
-        return [parse_event(line) for line in self.read_at(places)]
-
-    def read_at(self, places: Sequence[Place]) -> list[bytes]:
-        """Return what is at each of `places`; neighbours are read together."""
-        found: list[bytes] = []
         descriptor = open_regular(self.path)
         try:
-            at = 0
-            while at < len(places):
-                first, length = places[at]
-                end, stop = first + length, at + 1
-                while stop < len(places) and 0 <= places[stop][0] - end <= _GAP_BYTES:
-                    if sum(places[stop]) - first > _PIECE_BYTES:
-                        break
-                    end, stop = sum(places[stop]), stop + 1
-                data = pread(descriptor, end - first, first)
-                found.extend(data[start - first : start - first + size] for start, size in places[at:stop])
-                at = stop
+            return [parse_event(pread(descriptor, length, start)) for start, length in places]
         finally:
             os.close(descriptor)
-        return found
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the file up to its last complete line."""

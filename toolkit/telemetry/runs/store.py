@@ -172,8 +172,6 @@ class RunQuery:
 
     project: str | None = None
     """Only runs of exactly this project."""
-    days: float | None = None
-    """Only runs whose last sign of life is at most so many days old."""
     text: str = ""
     """A search in the language of `run_search.parse`."""
     statuses: tuple[str, ...] = ()

@@ -29,34 +29,11 @@ _RGB = torch.tensor(
 )
 
 
-class Drawing(NamedTuple):
-    """Shapes before they are painted."""
-
-    captions: list[str]
-    colour: Tensor
-    """(n, 3, 1, 1), from 0 to 1."""
-    distance: Tensor
-    """Of each pixel to the edge of the shape, negative inside: (n, 1, IMAGE_SIZE, IMAGE_SIZE)."""
-
-
-def random_drawing(count: int, generator: torch.Generator) -> Drawing:
-    """Choose `count` shapes, their colours and places; the same generator state gives the same ones."""
-    colour = torch.randint(len(COLOURS), (count,), generator=generator)
-    shape = torch.randint(len(SHAPES), (count,), generator=generator)
-    centre = torch.rand(count, 2, generator=generator) * 0.5 - 0.25
-    radius = torch.rand(count, generator=generator) * 0.2 + 0.45
-    captions = [f"a {COLOURS[c]} {SHAPES[s]}" for c, s in zip(colour.tolist(), shape.tolist(), strict=True)]
-    distance = _distance(centre, radius[:, None, None])[torch.arange(count), shape]
-    return Drawing(captions, _RGB[colour][:, :, None, None], distance[:, None])
-
-
-def inside(distance: Tensor) -> Tensor:
-    """1 inside the shape, 0 outside, with a soft edge."""
-    return (0.5 - distance / (2 * _EDGE)).clamp(0.0, 1.0)
-
-
 def _distance(centre: Tensor, r: Tensor) -> Tensor:
-    """Return the distance to the edge of every shape, in the order of their names: (n, shapes, height, width)."""
+    """Return the distance to the edge of every shape, in the order of their names: (n, shapes, height, width).
+
+    It is negative inside.
+    """
     axis = (torch.arange(IMAGE_SIZE) + 0.5) / IMAGE_SIZE * 2 - 1
     grid = torch.stack(torch.meshgrid(axis, -axis, indexing="xy"))  # y points up
     x, y = (grid[None] - centre[:, :, None, None]).unbind(dim=1)
@@ -88,12 +65,20 @@ class Pictures(NamedTuple):
 
 def neon_signs(count: int, purpose: str, device: torch.device) -> Pictures:
     """Draw neon signs for a purpose, such as training; those for another are others."""
-    drawing = random_drawing(count, generator_of(0, f"{purpose}/neon"))
+    generator = generator_of(0, f"{purpose}/neon")
+    colours = torch.randint(len(COLOURS), (count,), generator=generator)
+    shapes = torch.randint(len(SHAPES), (count,), generator=generator)
+    centre = torch.rand(count, 2, generator=generator) * 0.5 - 0.25
+    radius = torch.rand(count, generator=generator) * 0.2 + 0.45
+    colour = _RGB[colours][:, :, None, None]
+    distance = _distance(centre, radius[:, None, None])[torch.arange(count), shapes][:, None].abs()
     night = torch.tensor((0.03, 0.02, 0.09))[None, :, None, None]
-    glow = torch.exp(-drawing.distance.abs() * 7.0)
-    tube = torch.lerp(drawing.colour, torch.ones(()), 0.65)
-    pictures = torch.lerp(night + drawing.colour * glow * 0.9, tube, inside(drawing.distance.abs() - 0.035))
-    prompts = torch.tensor([encode_prompt(f"[trigger] {caption}") for caption in drawing.captions])
+    glow = torch.exp(-distance * 7.0)
+    tube = torch.lerp(colour, torch.ones(()), 0.65)
+    is_tube = (0.5 - (distance - 0.035) / (2 * _EDGE)).clamp(0.0, 1.0)
+    pictures = torch.lerp(night + colour * glow * 0.9, tube, is_tube)
+    named = zip(colours.tolist(), shapes.tolist(), strict=True)
+    prompts = torch.tensor([encode_prompt(f"[trigger] a {COLOURS[c]} {SHAPES[s]}") for c, s in named])
     return Pictures((pictures.clamp(0.0, 1.0) * 2.0 - 1.0).to(device), prompts.to(device))
 
 

@@ -7,7 +7,14 @@ from typing import Final
 
 from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import DATA_TIME, ENTROPY, GPU_UTIL, LORA_B, REWARD
+from toolkit.telemetry.diagnostics.metric_aliases import (
+    DATA_TIME,
+    ENTROPY,
+    GPU_UTIL,
+    LORA_B,
+    REWARD,
+    ZERO_GRADS,
+)
 
 DETECTORS: Final = {
     "non_finite": "non_finite:NonFinite",
@@ -28,9 +35,8 @@ DETECTORS: Final = {
     "rank_nan": "rank_nan:RankNan",
     "reward_hacking": "reinforcement:RewardHacking",
     "policy_collapse": "reinforcement:PolicyCollapse",
-    "label_leak": "start_of_run:LabelLeak",
+    "label_leak": "label_leak:LabelLeak",
     "dead_lora": "no_gradients:DeadLora",
-    "lr_too_small": "start_of_run:LearningRateTooSmall",
     "data_repeated": "data_repeated:DataRepeated",
     "underflow": "underflow:Underflow",
     "time_limit": "throughput:TimeLimit",
@@ -52,6 +58,7 @@ READ_SELDOM: Final = {
     "reward_hacking": (REWARD,),
     "policy_collapse": (ENTROPY,),
     "dead_lora": (LORA_B,),
+    "underflow": (ZERO_GRADS,),
     "straggler": (SEVERAL_RANKS,),
     "rank_nan": (SEVERAL_RANKS,),
     "time_limit": (TIME_LIMIT,),

@@ -8,8 +8,9 @@ from operator import itemgetter
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
+from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, is_meant_to_fall
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row
 from toolkit.telemetry.diagnostics.robust import Window, change_sigma, median
 
 
@@ -64,12 +65,12 @@ class ExplodingGradients(SingleIncidentDetector):
         elif self._rows & 1 or len(self._usual.ordered) < at.NORM_WINDOW:
             # Once there is a level, every other record keeps it up to date.
             self._usual.push(norm)
-        if self._high and self._is_confirmed(level, row):
+        if self._high and self._is_confirmed(level):
             self._begin(level, row)
 
-    def _is_confirmed(self, level: float, row: Row) -> bool:
+    def _is_confirmed(self, level: float) -> bool:
         norm = self._high[-1][1]
-        if self._loss_reacts() and is_meant_to_fall(row):
+        if self._loss_reacts():
             return True
         if len(self._high) < at.NORM_CONFIRM and norm <= at.NORM_RATIO_AT_ONCE * level:
             return False
@@ -88,7 +89,7 @@ class ExplodingGradients(SingleIncidentDetector):
     def _begin(self, level: float, row: Row) -> None:
         self._level = level
         peak_step, peak = max(self._high, key=itemgetter(1))
-        self._report(
+        incident = self._report(
             GRAD_NORM,
             row,
             start_step=self._high[0][0],
@@ -99,6 +100,8 @@ class ExplodingGradients(SingleIncidentDetector):
             ratio=peak / level,
             **self._incidents.lr_raise_before(self._high[0][0]),
         )
+        # Against an opponent gradients grow as the other one learns.
+        incident.severity = INFO if self._incidents.loss_may_rise else None
         self._high.clear()
         self._waiting = self._calm = 0
 

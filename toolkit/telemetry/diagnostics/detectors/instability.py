@@ -11,7 +11,7 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents, LrRaise
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
 
 ALLOWED: Final = at.ALLOWANCE * CHANGE_TO_SIGMA
@@ -101,7 +101,8 @@ class Instability(SingleIncidentDetector):
         if lr is not None:
             self._lr = lr
             if lr > at.LR_RAISED * self._low_lr:
-                if rows > at.FIRST_RECORDS:
+                # Before that it is a warm-up.
+                if self._low_lr_at > at.FIRST_RECORDS:
                     self._incidents.lr_raised = LrRaise(row.step, self._incidents.rows, self._low_lr, lr)
                 self._low_lr, self._low_lr_at = lr, rows
             elif lr <= self._low_lr or rows - self._low_lr_at > at.LR_RAISED_OVER:
@@ -133,8 +134,8 @@ class Instability(SingleIncidentDetector):
                 if not rows % at.CLIMB_LOOK_EVERY or (
                     rows <= at.CLIMB_SHORT and not rows % at.CLIMB_LOOK_EVERY_IF_SHORT
                 ):
-                    self._watch_the_level(loss, row)
-        elif len(longer.newest) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
+                    self._watch_the_level(loss, y, row)
+        elif len(longer.newest) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not axis.is_plain:
             self._watch_for_a_blow_up(loss, y, row)
         if self._start is not None:
             self._watch_the_start(self._start, loss, y, row)
@@ -312,7 +313,7 @@ class Instability(SingleIncidentDetector):
             incident.variant = "collapse"
             self._keep_open(incident)
 
-    def _watch_the_level(self, loss: float, row: Row) -> None:
+    def _watch_the_level(self, loss: float, y: float, row: Row) -> None:
         """Detect a climb that is too slow for the recent level by comparing with the best one."""
         if self._incident is not None or self._divergence is not None:
             return
@@ -328,12 +329,12 @@ class Instability(SingleIncidentDetector):
         # Around zero every level is near the best one: there the changes from value to value say too little.
         sigma = max(self._noise(level), self._axis.spread)
         # The middle of a window that is not full yet is less certain, and the lowest of several such is low by luck.
-        luck = math.sqrt(at.LEVEL_WINDOW * (0.5 / self._best_of + 0.5 / size))
+        luck = math.sqrt(at.LEVEL_WINDOW / self._best_of)
         if level - self._best < max(self._axis.gap(self._best, at.CLIMB), at.CLIMB_SIGMAS * sigma * luck):
             self._risen = 0
             return
         self._risen += at.CLIMB_LOOK_EVERY if self._rows > at.CLIMB_SHORT else at.CLIMB_LOOK_EVERY_IF_SHORT
-        if self._risen >= max(at.CLIMB_RECORDS, at.CLIMB_SHARE * self._rows):
+        if y > self._best and self._risen >= max(at.CLIMB_RECORDS, at.CLIMB_SHARE * self._rows):
             if self._rested is not None and self._rested[0].start_step >= self._best_step:
                 (incident, self._left), self._rested = self._rested, None
                 # At rest it was no divergence.
@@ -377,8 +378,8 @@ class Instability(SingleIncidentDetector):
             # A schedule that restarts raises the loss on purpose.
             incident.evidence |= raised
             incident.severity = INFO
-        self._is_doubtful = not is_meant_to_fall(row)
-        if self._is_doubtful:
+        self._is_doubtful = self._incidents.loss_may_rise
+        if self._is_doubtful or self._axis.is_around_zero(level):
             incident.severity = INFO
         self._left.severity = incident.severity
         self._note(incident, peak, row)
@@ -407,7 +408,9 @@ class Instability(SingleIncidentDetector):
         left = self._left
         if self._is_back(incident, left, loss, y, row):
             self._end(incident, row)
-        elif self._rows - left.since >= max(at.LASTING_RECORDS, at.LASTING_SHARE * self._rows):
+        elif _is_up(incident, left, loss, y) and self._rows - left.since >= max(
+            at.LASTING_RECORDS, at.LASTING_SHARE * self._rows
+        ):
             if self._divergence is not None:
                 # A step up within the divergence.
                 self._incident = None
@@ -432,7 +435,11 @@ class Instability(SingleIncidentDetector):
             if self._incident is not None:
                 self._end(self._incident, row)
             self._end_divergence(row.step)
-        elif incident.kind == _SPIKE and not self._is_of_the_lr(incident, self._left_for_long):
+        elif (
+            incident.kind == _SPIKE
+            and _is_up(incident, self._left_for_long, loss, y)
+            and not self._is_of_the_lr(incident, self._left_for_long)
+        ):
             self._name_divergence(incident)
 
     def _stay_up(self, incident: Incident) -> None:
@@ -449,7 +456,7 @@ class Instability(SingleIncidentDetector):
         raised, before = incident.evidence.get("lr", 0.0), incident.evidence.get("lr_before", math.inf)
         now = median(self._recent)
         return now <= left.highest and (
-            self._lr > max(at.LR_RAISED * before, at.LR_DECAYED * raised)
+            self._lr > max(at.LR_BACK * before, at.LR_DECAYED * raised)
             or (before < math.inf and now - left.level <= at.BACK_SHARE * (left.peak - left.level))
         )
 
@@ -515,6 +522,11 @@ class _Left:
         self.level, self.sigma, self.since, self.peak = level, sigma, since, peak
         self.highest = peak
         self.severity: str | None = None
+
+
+def _is_up(incident: Incident, left: _Left, loss: float, y: float) -> bool:
+    """Whether this loss is above the level before: that it has not come back would be wrong of a lower one."""
+    return y > left.level and loss > incident.evidence["level"]
 
 
 def _deviation(values: list[float]) -> float:

@@ -125,8 +125,10 @@ class _Curve(SingleIncidentDetector):
             block = _Block(joined[0].step, joined[0].sample, min(each.lowest for each in joined))
 
     def _is_leak(self, scale: int, blocks: deque[_Block]) -> bool:
+        assert self._settled is not None
         first, last = blocks[0], blocks[-1]
-        if last.lowest - first.lowest < max(self._fewest_mib, at.MEMORY_GROWTH_SHARE * first.lowest):
+        grown = last.lowest - self._settled.lowest
+        if grown < self._fewest_mib or last.lowest - first.lowest < at.MEMORY_GROWTH_SHARE * first.lowest:
             return False
         # A curve that has been this high before only fluctuates.
         if last.lowest <= self._highest[scale]:
@@ -134,7 +136,6 @@ class _Curve(SingleIncidentDetector):
         late = steady_growth([block.lowest for block in blocks])
         if late is None:
             return False
-        assert self._settled is not None
         since_settled = (last.lowest - self._settled.lowest) / (last.sample - self._settled.sample)
         samples = int(at.MEMORY_BLOCK * at.MEMORY_COARSER**scale)
         return late / samples >= at.MEMORY_STEADY * since_settled

@@ -9,7 +9,7 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO, WARNING
 from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
 
 
@@ -136,7 +136,10 @@ class Plateau(SingleIncidentDetector):
 
     def _is_sure(self, row: Row) -> bool:
         """Whether it will probably stay flat: not if most of the planned run is still to come."""
-        if row.step < at.PLATEAU_SURE_OF_PLAN * self._incidents.planned_steps or not is_meant_to_fall(row):
+        if (
+            row.step < at.PLATEAU_SURE_OF_PLAN * self._incidents.planned_steps
+            or self._incidents.loss_may_rise
+        ):
             return False
         if self._rows >= at.PLATEAU_SURE_RECORDS:
             return True
@@ -154,7 +157,7 @@ class Plateau(SingleIncidentDetector):
     def _begin(self, start: int, count: int, level: float, noise: float, variant: str, row: Row) -> None:
         incident = self._report(LOSS, row, start_step=start, count=count, level=level, noise=noise)
         incident.variant = variant
-        is_stuck = variant == "constant" and is_meant_to_fall(row)
+        is_stuck = variant == "constant" and not self._incidents.loss_may_rise
         incident.severity = WARNING if is_stuck or self._is_sure(row) else INFO
 
 

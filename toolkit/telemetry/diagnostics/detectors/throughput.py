@@ -37,7 +37,7 @@ class ThroughputDrop(SingleIncidentDetector):
 
     The speed is the logged rate, else it is derived from the step time: a step with a larger batch takes longer and is
     not slower. Of two rates the tokens are used, because they do not depend on the length of a sample. A log with
-    neither may still have a clock.
+    neither, or with a running average of the speed, may still have a clock.
     The time of steps that are over within a millisecond is not judged.
     """
 
@@ -64,7 +64,6 @@ class ThroughputDrop(SingleIncidentDetector):
         self._low: list[tuple[list[float], list[int]]] = []
         self._stride: float = 0.0
         self._to_skip = at.SPEED_WARM_UP_BLOCKS
-        self._best: float = 0.0
         self._few: list[tuple[float, int, float | None]] = []
         """The speed, step and time of the first records."""
         self._steady_best: float = 0.0
@@ -87,6 +86,9 @@ class ThroughputDrop(SingleIncidentDetector):
             speed = self._speed_without_rate(speed, row)
         elif self._name == _TOKENS:
             speed = number_in(row.record, _TOKENS)
+        if self._name in _RUNNING_AVERAGES and speed is not None and speed > 0.0:
+            # What the steps so far took makes a clock.
+            speed = self._speed_by_clock(row.step / speed, row)
         if speed is None or not 0.0 < speed < math.inf:
             return
         self._speeds.append(speed)
@@ -138,7 +140,7 @@ class ThroughputDrop(SingleIncidentDetector):
                 self._usual.clear()
                 self._history.clear()
                 self._low.clear()
-                self._best = self._steady_best = 0.0
+                self._steady_best = 0.0
             self._stride = stride
         if self._to_skip:
             self._to_skip -= 1
@@ -167,8 +169,6 @@ class ThroughputDrop(SingleIncidentDetector):
         self._keep(now, spread, steps)
         if self._incident is None and len(self._history) == 2 * at.SPEED_LASTING_BLOCKS:
             self._judge_lasting(steps[-1])
-        if self._incident is None:
-            self._judge_decline(steps[-1])
 
     def _keep(self, now: float, spread: float, steps: list[int]) -> None:
         self._usual.append((now, spread))
@@ -220,24 +220,6 @@ class ThroughputDrop(SingleIncidentDetector):
         first = start_of_streak([speed < 0.5 * (level + now) for speed in speeds])
         self._open(level, now, looks[first][2], noticed_step, at.SPEED_BLOCK * (len(looks) - first))
         self._calm_needed = at.SPEED_LOOKS_IF_NOISY
-
-    def _judge_decline(self, noticed_step: int) -> None:
-        """Detect a drop in a running average of the speed, which sinks too slowly for the other two."""
-        if self._name not in _RUNNING_AVERAGES or len(self._history) < at.SPEED_DECLINE_BLOCKS:
-            return
-        lately = list(self._history)[-at.SPEED_DECLINE_BLOCKS :]
-        speeds = [look[0] for look in lately]
-        now = median(speeds)
-        if now > self._best:
-            self._best = now
-        level = self._best
-        if max(speeds) >= at.SPEED_DECLINE * level or self._is_too_short(level):
-            return
-        if level - now < at.SPEED_NOISE * max(_sigma(speeds), _of_median([look[1] for look in lately])):
-            return
-        self._open(level, now, lately[0][2], noticed_step, at.SPEED_BLOCK * len(lately))
-        self._calm_needed = at.SPEED_LOOKS_IF_NOISY
-        self._best = now
 
     def _judge_few(self) -> None:
         """Detect a drop in a run with few records: its last part against its first, each clear of its own noise."""
@@ -329,7 +311,6 @@ class ThroughputDrop(SingleIncidentDetector):
             if self._calm >= self._calm_needed:
                 self._resolve(step)
                 self._history.clear()
-                self._best = 0.0
             return
         self._name_others(incident)
         self._calm = 0

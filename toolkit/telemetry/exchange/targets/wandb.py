@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.exchange.exported_run import ExportedRun, mirror
+from toolkit.telemetry.exchange.record_maker import CONFIG
 from toolkit.telemetry.mirrors.wandb.exporter import WandbExporter
 from toolkit.telemetry.runfolder.records import START, Record
 
@@ -30,7 +31,8 @@ def write(runs: Sequence[ExportedRun], out: Path) -> int:
 
 
 def _complete(run: ExportedRun, record: Record, started: float) -> Record:
-    """Return `record` with a time, which W&B needs, and the start record as configuration alone."""
-    if run.keeps_names and record.get("event") == START:
-        record = {**run.config, "event": START, "seq": record.get("seq", 0)}
+    """Return `record` with a time, which W&B needs; of a run that another tool wrote, with its configuration alone."""
+    if run.keeps_names and record.get("event") in (START, CONFIG):
+        config = record.get(CONFIG)
+        record = {**(config if isinstance(config, dict) else {}), "event": START, "seq": record.get("seq", 0)}
     return {"time": started, **run.for_tools(record)}

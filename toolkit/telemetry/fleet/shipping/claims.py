@@ -79,7 +79,7 @@ class Claims:
     def _decide(self, run: ShippedRun, holder: str | None) -> None:
         if run.left_to is not None and holder is None:
             # It is asked again what the engine has of it, and reported at once.
-            run.report, run.since, run.next_look, run.seen = RunReport(), time.monotonic() - _NEW_S, 0.0, ()
+            run.report, run.since, run.seen = RunReport(), time.monotonic() - _NEW_S, ()
         elif run.left_to is None and holder is not None:
             self._watch.drop_files(run)
         run.left_to = holder

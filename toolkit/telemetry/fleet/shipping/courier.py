@@ -134,7 +134,9 @@ class Courier:
             try:
                 _hand_over(run, row, in_file)
             except ControlRefused as refusal:
-                self._say(f"request {row.id} to the run {run.found.name} is not delivered: {refusal.reason}")
+                self._say(
+                    f"request {row.id} to the run {run.found.manifest.name} is not delivered: {refusal.reason}"
+                )
                 _note(engine, run, row, refusal.reason)
             else:
                 _note(engine, run, row, DELIVERED)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,6 @@ from toolkit.telemetry.fleet.commits import (
     Commit,
     insert_commits,
     last_session,
-    metrics_at,
     newest_commits,
     strays_after,
 )
@@ -25,7 +24,7 @@ from toolkit.telemetry.fleet.shipping.claims import Claims
 from toolkit.telemetry.fleet.shipping.courier import Courier
 from toolkit.telemetry.fleet.shipping.verify import REPLACED, has_lines, verify_file
 from toolkit.telemetry.fleet.shipping.watch import Node, ShippedFile, ShippedRun, Watch, next_verify
-from toolkit.telemetry.fleet.tail import Block, Position, RecordTail, Rows, crc_of
+from toolkit.telemetry.fleet.tail import Block, RecordTail, Rows, crc_of
 from toolkit.telemetry.runfolder.metrics import position_of
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED
@@ -79,7 +78,6 @@ class Sender:
         self.is_drained = False
         """Whether everything was sent after the stop."""
         self._next_recheck = 0.0
-        self._started = time.time()
         self._last_report = -math.inf
 
     def drain(self, deadline: float) -> None:
@@ -222,7 +220,7 @@ class Sender:
         return found.gen > 2 * MOST_MOVES or own.time < began
 
     def _open(self, files: list[ShippedFile]) -> None:
-        """Make ready to read on in each file: the running totals, and what was sent without a commit."""
+        """Make ready to read on in each file, also where lines were sent without a commit."""
         commits = {file.key: file.commit for file in files if file.commit is not None}
         by_key = {file.key: file for file in files}
         for key, (gen, end) in strays_after(self.engine, commits.values()).items():
@@ -235,23 +233,16 @@ class Sender:
                 if not has_lines(self.engine, by_key[key], commits[key], end):
                     # Sent before a kill, and not in the file any more: they stay in their generation.
                     commits[key], by_key[key].has_begun = commits[key].next_generation(REPLACED), False
-        metrics = metrics_at(self.engine, [commit for commit in commits.values() if commit.end])
         for file in files:
-            if file.problem is not None:
-                continue
-            commit = file.commit = commits[file.key]
-            position = Position(
-                end=commit.end,
-                crc=commit.crc,
-                lines=commit.lines,
-                bad_lines=commit.bad_lines,
-                metrics={name: name.encode() for name in metrics.get(file.key, ())},
-            )
-            file.tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position)
+            if file.problem is None:
+                file.commit = commits[file.key]
+                file.tail = RecordTail(file.path, file.run.found.key, commits[file.key])
 
     def _store_files(self, run: ShippedRun) -> None:
         """Have the samples and other files of a run stored, as far as they are not."""
-        if self.node.objects is not None and run.has_objects and not self.is_left_alone(run):
+        # A part of a run on another node may have others of the same names.
+        is_whole = run.is_listed and not run.found.is_part
+        if self.node.objects is not None and is_whole and not self.is_left_alone(run):
             self.node.objects.add(run.found.key.run_id, run.found.folder)
 
     def is_left_alone(self, run: ShippedRun) -> bool:
@@ -302,10 +293,9 @@ class Sender:
 
     def _read(self, file: ShippedFile, rows: Rows) -> Commit | None:
         """Append new lines of a file; return how far it is then shipped, None if there are none."""
-        tail, before = file.tail, file.commit
+        tail = file.tail
         assert tail is not None
-        assert before is not None
-        begin = tail.position.end
+        begin = tail.commit.end
         with self._reading(file):
             while not rows.is_full:
                 offset = tail.offset
@@ -318,16 +308,7 @@ class Sender:
         if tail.has_files:
             self._store_files(file.run)
             tail.has_files = False
-        position = tail.position
-        if position.end == begin and file.has_begun:
-            return None
-        return replace(
-            before,
-            end=position.end,
-            crc=position.crc,
-            lines=position.lines,
-            bad_lines=position.bad_lines,
-        )
+        return tail.commit if tail.commit.end > begin or not file.has_begun else None
 
     def _send(self, batch: _Batch) -> None:
         for file, commit in batch.commits:
@@ -339,9 +320,9 @@ class Sender:
         insert_commits(self.engine, commits, self.node.name)
         for file, commit in batch.commits:
             # It may have been found replaced since.
-            if file.tail is not None and file.tail.gen == commit.gen:
+            if file.tail is not None and file.tail.commit.gen == commit.gen:
                 file.commit, file.has_begun = commit, True
-        self.node.totals.sent(batch.lines)
+        self.node.totals.lines += batch.lines
 
     # ------------------------------------------------------------ comparing
 
@@ -401,7 +382,6 @@ class Sender:
             run_rows.report_shipper(
                 self.engine,
                 node=self.node.name,
-                started=self._started,
                 files=len(self.watch.files),
                 behind=self.behind,
                 last_error=self.last_error,

@@ -72,11 +72,6 @@ class Shipper:
         """The record files that are shipped."""
         return list(self.watch.files.values())
 
-    @property
-    def behind(self) -> int:
-        """How many bytes are not shipped yet, without runs that are left alone."""
-        return self.sender.behind
-
     def start(self) -> None:
         """Check that the engine has our tables.
 

@@ -16,7 +16,7 @@ from toolkit.telemetry.fleet.commits import Commit, FileKey, lines_of, newest_co
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files
 from toolkit.telemetry.fleet.shipping.watch import ShippedFile
-from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of
+from toolkit.telemetry.fleet.tail import RecordTail, Rows, bytes_of, crc_of
 from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.manifest import ManifestError
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
@@ -50,18 +50,19 @@ def verify_file(engine: Engine, file: ShippedFile) -> Generator[str | None, None
         yield f"{REPLACED}, and is shipped again"
         return
     is_repaired = False
-    tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, Position())
-    while (begin := tail.position.end) < commit.end:
+    whole = Commit(run_id=commit.run_id, rank=commit.rank, gen=commit.gen)
+    tail = RecordTail(file.path, file.run.found.key, whole)
+    while (begin := tail.commit.end) < commit.end:
         rows, offset = Rows(), tail.offset
         while not rows.is_full and tail.read(rows, until=commit.end) and tail.offset > offset:
             offset = tail.offset
-        if tail.position.end == begin:
+        if tail.commit.end == begin:
             break
-        if not _is_there(engine, file, commit, rows, begin, tail.position.end):
+        if not _is_there(engine, file, commit, rows, begin, tail.commit.end):
             is_repaired = True
             for block in rows.blocks():
                 engine.insert(*block)
-            is_mixed = not _is_there(engine, file, commit, rows, begin, tail.position.end)
+            is_mixed = not _is_there(engine, file, commit, rows, begin, tail.commit.end)
             if is_mixed and not _is_past(file, commit):
                 # A shipper never deletes: what does not belong there stays in its generation.
                 file.forget()
@@ -106,7 +107,7 @@ def _is_there(engine: Engine, file: ShippedFile, commit: Commit, rows: Rows, beg
         f"sum((at + CRC32(metric)) * {bits}) FROM points FINAL WHERE {between}"
     )
     own = array("Q", array("d", (value if value == value else 0.0 for *_, value in rows.values)).tobytes())
-    names, places = [crc32(row[-4]) for row in rows.values], [row[-3] for row in rows.values]
+    names, places = [crc32(row[-4].encode()) for row in rows.values], [row[-3] for row in rows.values]
     # Each value counts by its place and metric, so that exchanged ones are found.
     values = sum((at + name) * value for at, name, value in zip(places, names, own, strict=True))
     expected = (len(rows), len(places), sum(names), sum(places) % 2**64, values % 2**64)
@@ -117,7 +118,6 @@ def _is_there(engine: Engine, file: ShippedFile, commit: Commit, rows: Rows, beg
 class Lag:
     """What of a record file is not in the engine yet."""
 
-    run_id: str
     path: Path
     bytes: int
     """Without a last line that is still being written."""
@@ -155,13 +155,13 @@ def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> li
         is_anothers = commit is not None and commit.node != node
         if commit is not None and is_anothers and crc_of(path, commit.end) != commit.crc:
             continue
-        lag = _lag(key[0], path, commit.end if commit is not None else 0)
+        lag = _lag(path, commit.end if commit is not None else 0)
         # Of a file and its copies one is shipped.
         found[key] = min(lag, found.get(key, lag), key=lambda lag: lag.bytes)
     return list(found.values())
 
 
-def _lag(run_id: str, path: Path, end: int) -> Lag:
+def _lag(path: Path, end: int) -> Lag:
     status = os.stat(path)
     first = bytes_of(path, end, end + MAX_LINE_BYTES + 1)
     line, newline, _ = first.partition(b"\n")
@@ -169,7 +169,6 @@ def _lag(run_id: str, path: Path, end: int) -> Lag:
     record = parse_line(end, line) if newline else None
     timestamp = None if record is None or isinstance(record, BadLine) else record.get("time")
     return Lag(
-        run_id=run_id,
         path=path,
         bytes=max(0, status.st_size - end) if is_whole else 0,
         since=float(timestamp) if isinstance(timestamp, (int, float)) else status.st_mtime,

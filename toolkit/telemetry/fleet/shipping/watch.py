@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,8 +28,8 @@ _SETTLED_NS: Final = 10 * 10**9
 """An entry made within the same tick of the clock as a listing may be missing in it."""
 _QUIET_S: Final = 60.0
 """A run that has not changed for so long, and is shipped, is only looked at."""
-_SLOWEST_LOOK_S: Final = 60.0
-_LEFT_LOOK_S: Final = 10.0
+_LOOK_S: Final = 50.0
+"""Within this time all runs are looked at, some in each round: what is new is sent within a minute."""
 _HURRIED_S: Final = 15.0
 """A run that is resumed touches its log directory: so soon all runs are looked at."""
 VERIFY_S: Final = 24 * 3600.0
@@ -43,13 +43,6 @@ class Totals(Failures):
     """What a shipper has done since it started."""
 
     lines: int = 0
-    batches: int = 0
-
-    def sent(self, lines: int) -> None:
-        """Count a batch."""
-        with self.lock:
-            self.lines += lines
-            self.batches += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +76,13 @@ class Watch:
         self._places: list[Path] = []
         self._changed: dict[Path, int] = {}
         """When each place changed."""
-        self._next_expansion = self._next_listing = 0.0
+        self._next_expansion = self._next_listing = self._hurried_until = 0.0
+        self._named: dict[Path, dict[str, Path]] = {}
+        """The folders in each place by name: making so many paths again takes longer than listing them."""
+        self._turns: Iterator[Path] = iter(())
+        """The runs that are looked at next."""
+        self._due = self._last_look = 0.0
+        """How many of them are due, as of the last look."""
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
 
@@ -91,11 +90,24 @@ class Watch:
         """Find what is new, changed or gone. What is unchanged for long is looked at once a minute, or at the end."""
         now = time.monotonic()
         self._find(now, is_last=is_last)
-        for folder, run in list(self.runs.items()):
-            if is_last or now >= run.next_look:
-                self._look_at(folder, run, now)
-            if now >= run.next_verify and folder in self.runs:
-                self.active[folder] = run
+        for folder in list(self.runs) if is_last else self._next_runs(now):
+            if folder in self.runs:
+                self._look_at(folder, self.runs[folder], now)
+        self._last_look = now
+
+    def _next_runs(self, now: float) -> Iterable[Path]:
+        """Return the runs of which something may have to be sent, and the next of all."""
+        found = {folder: None for folder, run in self.active.items() if run.left_to is None}
+        within_s = _HURRIED_S if now < self._hurried_until else _LOOK_S
+        self._due = min(len(self.runs), self._due + (now - self._last_look) / within_s * len(self.runs))
+        while self._due >= 1:
+            folder = next(self._turns, None)
+            if folder is None:
+                self._turns = iter(list(self.runs))
+            else:
+                found[folder] = None
+                self._due -= 1
+        return found
 
     def rest(self) -> None:
         """Leave alone until they change the runs of which there is nothing to send."""
@@ -103,8 +115,6 @@ class Watch:
         for folder, run in list(self.active.items()):
             if run.is_quiet(now):
                 del self.active[folder]
-                # Not all at the same time.
-                run.next_look = now + _SLOWEST_LOOK_S * random.uniform(0.5, 1.0)
 
     def active_files(self) -> list[ShippedFile]:
         """Return the files of active runs; those that have waited longest come first."""
@@ -121,8 +131,7 @@ class Watch:
         if changed == self._changed and now < self._next_listing and not is_last:
             return
         if changed.keys() == self._changed.keys() and changed != self._changed:
-            for run in self.runs.values():
-                run.next_look = min(run.next_look, now + random.uniform(0.0, _HURRIED_S))
+            self._hurried_until = now + _HURRIED_S
         self._changed = changed
         is_settled = time.time_ns() - max(changed.values(), default=0) > _SETTLED_NS
         self._next_listing = now + (_SCAN_S if is_settled else 0.0)
@@ -147,8 +156,9 @@ class Watch:
         except OSError as error:
             self._node.failure(f"{place} cannot be listed: {error.strerror}")
             return [folder for folder in self.runs if place in (folder, folder.parent)]
-        folders = (place / name for name in names)
-        return [folder for folder in folders if folder in self.runs or is_run_folder(folder)]
+        known = self._named.get(place, {})
+        folders = self._named[place] = {name: known.get(name) or place / name for name in names}
+        return [folder for folder in folders.values() if folder in self.runs or is_run_folder(folder)]
 
     def _give(self, there: set[Path]) -> None:
         for gone in self.runs.keys() - there:
@@ -158,7 +168,7 @@ class Watch:
         # Runs first: they say whose parts are theirs.
         for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
             quiet_s = _quiet_for(run)
-            self.runs[run.folder] = ShippedRun(
+            self.runs[run.folder] = self.active[run.folder] = ShippedRun(
                 found=run, changed=time.monotonic() - quiet_s, next_verify=next_verify(has_ended=quiet_s > 0)
             )
             if not run.is_part:
@@ -176,8 +186,8 @@ class Watch:
     def _look_at(self, folder: Path, run: ShippedRun, now: float) -> None:
         if not run.seen or run.seen != tuple(map(signature_of, run.paths)):
             self._read(folder, run, now)
-        pause = _SLOWEST_LOOK_S if folder not in self.active else _LEFT_LOOK_S * bool(run.left_to)
-        run.next_look = now + pause * random.uniform(0.8, 1.0)
+        if now >= run.next_verify and folder in self.runs:
+            self.active[folder] = run
 
     def _read(self, folder: Path, run: ShippedRun, now: float) -> None:
         """Learn what has changed in a run folder."""
@@ -305,7 +315,7 @@ class ShippedFile:
         """How many bytes are not shipped, without a last line that is still being written."""
         # Once: other threads ask for this while the sender may forget what it knows.
         tail, end = self.tail, self.end
-        is_read = self.size == self.read_size and tail is not None and tail.position.end == end
+        is_read = self.size == self.read_size and tail is not None and tail.commit.end == end
         return 0 if self.is_superseded or is_read else max(0, self.size - end)
 
     @property
@@ -349,7 +359,6 @@ class ShippedRun:
     """What is looked at: its folder, run.json, what else may change, and last its record files."""
     seen: tuple[Signature, ...] = ()
     """Of the paths, when they were read."""
-    next_look: float = 0.0
     left_to: str | None = None
     """The node whose shipper sends the run, if it is not this one."""
     since: float = field(default_factory=time.monotonic)
@@ -376,11 +385,6 @@ class ShippedRun:
         file = self.files.get(0)
         is_another = file is not None and (file.is_superseded or file.is_unknown)
         return self.left_to is None and 0 not in self.copies and not is_another
-
-    @property
-    def has_objects(self) -> bool:
-        """Whether its files are stored: a part of a run on another node may have others of the same names."""
-        return self.is_listed and not self.found.is_part
 
     @property
     def behind(self) -> int:

@@ -57,7 +57,7 @@ class DvcLiveSource(LinesSource):
                 break
         return found
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new, and the images that are new."""
         batch = super().read(cursor, max_bytes=max_bytes)
         for path in self._images():

@@ -44,7 +44,7 @@ class MlflowFilesSource(LinesSource):
             for name in files_below(self.info.root / top, most=_MOST_FILES)
         ]
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+    def read(self, cursor: Any, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new, with the run's status."""
         if not self._has_params:
             self._has_params = True

@@ -59,8 +59,7 @@ class RolloutSource(LinesSource):
         out.event(Event(kind="completion", step=step, payload=fields))
         reward = as_number(fields.get("reward"))
         if reward is not None:
-            # As a text: JSON has no NaN.
-            state["total"] = str(float(state.get("total", 0.0)) + reward)
+            state["total"] = state.get("total", 0.0) + reward
             state["count"] = state.get("count", 0) + 1
 
     def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
@@ -74,7 +73,7 @@ class RolloutSource(LinesSource):
                 is_end = False
             if is_end:
                 name = "eval/reward" if match[1] == "val" else "reward"
-                out.add(name, int(match[2]), NO_TIME, float(state["total"]) / state["count"])
+                out.add(name, int(match[2]), NO_TIME, state["total"] / state["count"])
                 state["is_added"] = True
         return done
 

@@ -281,7 +281,6 @@ class _Reading:
                 axis = text(record, at, stop)[:1000]
         if name and axis and len(self._info.axes) < 5_000:
             self._info.axes[name] = axis
-            self._event("metric_defined", name, None, NO_TIME, {"step_metric": axis})
 
     def _header(self, record: bytes, start: int, end: int) -> None:
         for at, stop in parts(record, start, end, 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.runfolder.control import ControlRequest
 from toolkit.telemetry.runfolder.layout import CONTROL
@@ -19,8 +19,7 @@ _MAX_REMEMBERED: Final = 4_096
 _BADNESS: Final = {"applied": 0, "clamped": 1, "superseded": 2, "expired": 3, "refused": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Something asked of the training script: an action, or a knob with its new value."""
 
     name: str

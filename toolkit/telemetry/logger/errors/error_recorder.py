@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,6 @@ AT_THE_END: Final = "end"
 """`caught_by` of an error that ends the run. It is recorded even if it is a repetition."""
 _TAKEN: Final = "_telemetry_recorded"
 _SPANS: Final = "_telemetry_spans"
-_RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Python allocates memory a megabyte at a time."""
 _NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Signal the end of an iteration, such as the last batch of an epoch."""
 _CALLED_OFF: Final = ("CancelledError",)
@@ -88,11 +85,9 @@ class ErrorRecorder:
         self._exit: _Exit | None = None
         # Reentrant: a signal handler may interrupt it on the same thread.
         self._counting = threading.RLock()
-        # Released when memory has run out: one to record the error, one for the script, if only to print it.
-        self._reserves = [_reserve() for _ in range(2 if options.enabled else 0)]
 
-    def take(self, error: BaseException, *, caught_by: str, thread: str | None = None) -> None:
-        """Record an exception that is being raised; `thread` is where it was raised, if not on this one.
+    def take(self, error: BaseException, *, caught_by: str) -> None:
+        """Record an exception that is being raised.
 
         What is not a failure (`StopIteration`, an interrupt, a pruned trial, an exit with 0) is not recorded.
         """
@@ -109,16 +104,12 @@ class ErrorRecorder:
             return
         if isinstance(error, SystemExit):
             self._exit = _Exit(error.code, self._where(), is_recorded=True)
-        if isinstance(error, MemoryError):
-            self._reserves = self._reserves[:1]
         kind, is_recorded = self._count(error)
         if is_recorded or caught_by == AT_THE_END:
-            self._record(error, kind, caught_by=caught_by, thread=thread)
+            self._record(error, kind, caught_by=caught_by)
         else:
             with self._guard.catch("remembering an error"):
                 vars(error)[_TAKEN][self._mark] = kind.fingerprint if kind is not None else ""
-        if isinstance(error, MemoryError):
-            self._reserves = []
 
     def _record_if_only_counted(self, error: BaseException) -> None:
         key: str | None = None
@@ -126,23 +117,16 @@ class ErrorRecorder:
             key = vars(error)[_TAKEN][self._mark]
             vars(error)[_TAKEN][self._mark] = None
         if key is not None:
-            self._record(error, self._kinds.get(key), caught_by=AT_THE_END, thread=None)
+            self._record(error, self._kinds.get(key), caught_by=AT_THE_END)
 
-    def _record(
-        self,
-        error: BaseException,
-        kind: _DistinctError | None,
-        *,
-        caught_by: str,
-        thread: str | None,
-    ) -> None:
+    def _record(self, error: BaseException, kind: _DistinctError | None, *, caught_by: str) -> None:
         fields = describe_in_full(error, self._guard)
         spans: list[str] = []
         with self._guard.catch("reading the spans of an error"):
             spans = vars(error).get(_SPANS) or self._spans()
         if is_out_of_memory(error):
             fields["memory"] = memory_state(self._guard)
-        self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
+        self._put(fields, kind, caught_by=caught_by, spans=spans)
 
     def record_signal(self, name: str, frame: FrameType | None) -> None:
         """Record a signal that ends the process, and where the main thread was."""
@@ -158,7 +142,7 @@ class ErrorRecorder:
         spans: list[str] = []
         with self._guard.catch("reading the spans of a signal"):
             spans = self._open_spans()
-        self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
+        self._put(fields, kind, caught_by="signal", spans=spans)
 
     def has_seen(self, error: BaseException) -> bool:
         """Return whether this exception object was recorded or counted before."""
@@ -242,13 +226,7 @@ class ErrorRecorder:
             return kind, _is_power_of_ten(kind.count)
 
     def _put(
-        self,
-        fields: dict[str, Any],
-        kind: _DistinctError | None,
-        *,
-        caught_by: str,
-        spans: list[str],
-        thread: str | None,
+        self, fields: dict[str, Any], kind: _DistinctError | None, *, caught_by: str, spans: list[str]
     ) -> None:
         if kind is not None:
             known_by = kind.fingerprint
@@ -261,7 +239,7 @@ class ErrorRecorder:
             fields |= {"id": f"{self._session}-errors-of-other-kinds", "count": self._others}
         with self._guard.catch("reading where an error was"):
             fields |= self._where()
-            fields["thread"] = thread if thread is not None else threading.current_thread().name
+            fields["thread"] = threading.current_thread().name
         fields["caught_by"] = caught_by
         if spans:
             fields["spans"] = [str(name) for name in spans]
@@ -294,13 +272,3 @@ def _is_power_of_ten(count: int) -> bool:
     while count >= 10 and count % 10 == 0:
         count //= 10
     return count == 1
-
-
-def _reserve() -> mmap.mmap:
-    """Return memory that can be released later; pages that are not touched take no physical memory.
-
-    Not a `bytearray`: the allocator may take that from memory that was freed before, and fills it with zeros.
-    """
-    if hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return mmap.mmap(-1, _RESERVE_BYTES)

@@ -25,8 +25,6 @@ from toolkit.telemetry.timing.names import (
     IN_VALIDATION,
 )
 
-LOOK_EVERY_S: Final = 1.0
-
 _TIMES: Final = 5.0
 """No step for so many times the usual duration."""
 _PATIENCE: Final = 10.0
@@ -80,7 +78,6 @@ class HangWatch:
         now: Callable[[], float],
         progress: Callable[[], TrainingProgress],
         open_spans: Callable[[], list[dict[str, Any]]],
-        all_open_spans: Callable[[], list[dict[str, Any]]] | None = None,
         about_gpu: Callable[[], dict[str, Any]],
         report: ReportFinding,
     ) -> None:
@@ -90,7 +87,6 @@ class HangWatch:
         self._now = now
         self._progress = progress
         self._open_spans = open_spans
-        self._all_open_spans = all_open_spans or open_spans
         self._about_gpu = about_gpu
         self._report = report
         self._seen = progress()
@@ -172,7 +168,7 @@ class HangWatch:
         self._repeats[incident.id] = incident.repeats + 1
         self._watched = self._now(), processor_s()
         self._next_where_s = seconds + min(_SURE_AFTER_S, self._after_s)
-        self._put(incident, {**thread_stacks(), "open_spans": self._all_open_spans(), **self._about_gpu()})
+        self._put(incident, {**thread_stacks(), "open_spans": self._open_spans(), **self._about_gpu()})
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.evidence["seconds"] = float(round(seconds))

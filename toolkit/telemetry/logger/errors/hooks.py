@@ -1,4 +1,4 @@
-"""Functions of the interpreter that an exception or `sys.exit` passes, with callbacks that run before them."""
+"""What ends a script with an exit code, with callbacks that run before it: `sys.exit`, `exit` and `quit`."""
 
 from __future__ import annotations
 
@@ -53,20 +53,6 @@ class Hook:
         return hook
 
 
-def _of_script(*given: Any) -> tuple[BaseException, None] | None:
-    error = given[1] if len(given) > 1 else None
-    return (error, None) if isinstance(error, BaseException) else None
-
-
-def _of_thread(*given: Any) -> tuple[BaseException, str | None] | None:
-    args = given[0] if given else None
-    error = getattr(args, "exc_value", None)
-    # A thread ends early by SystemExit.
-    if not isinstance(error, BaseException) or isinstance(error, SystemExit):
-        return None
-    return error, getattr(getattr(args, "thread", None), "name", None)
-
-
 def _of_exit(*given: Any, **named: Any) -> tuple[Any, FrameType] | None:
     # In a thread it ends only that thread.
     if threading.get_ident() != threading.main_thread().ident:
@@ -80,9 +66,6 @@ def _of_quitter(_: object, *given: Any, **named: Any) -> tuple[Any, FrameType | 
     return None if found is None else (found[0], found[1].f_back)
 
 
-SCRIPT: Final = Hook(sys, "excepthook", _of_script)
-THREADS: Final = Hook(threading, "excepthook", _of_thread)
-"""Their callbacks get the exception, and the name of the thread that it ended, if it did not end the script."""
 EXITS: Final = [Hook(sys, "exit", _of_exit)]
 """When exit handlers run, the `SystemExit` is gone: their callbacks get the status, and the frame that called it."""
 if type(getattr(builtins, "exit", None)).__module__ == "_sitebuiltins":

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolkit.telemetry.core.guard import MisuseError
 from toolkit.telemetry.core.run_context import RunContext
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
-from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
-from toolkit.telemetry.logger.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
-from toolkit.telemetry.logger.errors.hooks import EXITS, SCRIPT, THREADS
+from toolkit.telemetry.logger.errors.hooks import EXITS
 from toolkit.telemetry.logger.errors.output import OutputTail
 from toolkit.telemetry.logger.errors.signals import SIGNALS
 from toolkit.telemetry.logger.errors.stack import fingerprint
@@ -22,9 +20,13 @@ from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.taps import TAPS
 from toolkit.telemetry.logger.records.step_gate import StepGate
 
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger.errors.hang import HangWatch, TrainingProgress
+
 _log = logging.getLogger("toolkit.telemetry")
 
 _FOLLOW_EVERY_S = 1.0
+_HANG_EVERY_S = 1.0
 _LONGEST = 500
 
 
@@ -32,7 +34,7 @@ class _OpenSpans(Protocol):
     """What errors need of the `SpanRecorder` of the run."""
 
     def path(self) -> list[str]: ...
-    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]: ...
+    def open_now(self) -> list[dict[str, Any]]: ...
     def ended(self) -> int: ...
 
 
@@ -84,18 +86,23 @@ class RunErrors:
         """Periodic tasks: name, interval and function."""
         self.tasks = [("following the output", _FOLLOW_EVERY_S, TAPS.follow)]
         if chosen.enabled and chosen.hang and options.diagnostics is not False:
-            hang = HangWatch(
-                after_s=chosen.hang_after,
-                session=context.session,
-                rank=context.rank,
-                now=context.clock.monotonic,
-                progress=self._progress,
-                open_spans=spans.open_now,
-                all_open_spans=lambda: spans.open_now(short_ones=True),
-                about_gpu=self._about_gpu,
-                report=context.events.finding.publish,
-            )
-            self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+            self.tasks.append(("watching for a hang", _HANG_EVERY_S, lambda: self._hang.look()))
+
+    @cached_property
+    def _hang(self) -> HangWatch:
+        # With the first look, in the background: findings are many modules.
+        from toolkit.telemetry.logger.errors.hang import HangWatch
+
+        return HangWatch(
+            after_s=self._options.hang_after,
+            session=self._context.session,
+            rank=self._context.rank,
+            now=self._context.clock.monotonic,
+            progress=self._progress,
+            open_spans=self._spans.open_now,
+            about_gpu=self._about_gpu,
+            report=self._context.events.finding.publish,
+        )
 
     def begin(self) -> None:
         """Install the enabled hooks."""
@@ -105,10 +112,6 @@ class RunErrors:
         if options.exit_code:
             for hook in EXITS:
                 hook.join(self, self._note_exit)
-        if options.excepthook:
-            SCRIPT.join(self, lambda error, _: self._record(error, None, "excepthook"))
-        if options.threads:
-            THREADS.join(self, lambda error, thread: self._record(error, thread, "thread"))
         if options.signals:
             limit_s, guard = 1.0 + self._close_timeout_s, self._context.guard
             if not SIGNALS.join(self, recorder.record_signal, timeout_s=limit_s, guard=guard):
@@ -117,8 +120,6 @@ class RunErrors:
                     "run that it ends without an exception or sys.exit has no end record. Call log.close('signal') in "
                     "the handler"
                 )
-        if options.excepthook or options.threads:
-            self.listen()
 
     def listen(self) -> None:
         """Capture the last lines of output from now on."""
@@ -136,15 +137,11 @@ class RunErrors:
 
     def after_fork_in_child(self) -> None:
         """Restore everything: failures in a forked child are its own. The handler of signals does that itself."""
-        for hook in (*EXITS, SCRIPT, THREADS):
+        for hook in EXITS:
             hook.leave(self)
         tail, self._tail = self._tail, None
         if tail is not None:
             tail.release()
-
-    def _record(self, error: BaseException, thread: str | None, caught_by: str) -> None:
-        with self._context.guard.catch("recording an error"):
-            self.recorder.take(error, caught_by=caught_by, thread=thread)
 
     def _note_exit(self, status: Any, frame: FrameType | None) -> None:
         with self._context.guard.catch("recording an exit"):
@@ -162,6 +159,10 @@ class RunErrors:
         if self._before_start is not None:
             self._before_start.append((doing, error))
             return
+        # Imported where a call was wrong: findings are many modules.
+        from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
+        from toolkit.telemetry.diagnostics.finding import Finding
+
         about, step, session = CATALOGUE[WRONG_CALL], max(self._gate.last_step, 0), self._context.session
         finding = Finding(
             id=f"{session}-{WRONG_CALL}-{fingerprint(doing)}",
@@ -179,7 +180,7 @@ class RunErrors:
         self._context.events.finding.publish(finding, {})
 
     def _open_spans(self) -> list[str]:
-        found = self._spans.open_now(short_ones=True)
+        found = self._spans.open_now()
         return [str(span["name"]) for span in found if "thread" not in span]
 
     def _where(self) -> dict[str, Any]:
@@ -188,6 +189,8 @@ class RunErrors:
         return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
 
     def _progress(self) -> TrainingProgress:
+        from toolkit.telemetry.logger.errors.hang import TrainingProgress
+
         gate, first, last = self._gate, self._first_step(), self._last_step()
         return TrainingProgress(
             step=gate.last_step if gate.last_step >= 0 else None,

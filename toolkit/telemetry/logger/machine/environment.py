@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,37 +27,23 @@ from toolkit.telemetry.runfolder.process import boot_id, host_name, process_bega
 _GB: Final = 1024**3
 
 
-def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> dict[str, Any]:
-    """Return what can be said about where this process runs, within `timeout_s`.
+def describe_environment(guard: Guard | None = None, found: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return what can be said about where this process runs, which is put into `found` part by part, drivers last.
 
-    The parts are asked on a thread of their own, drivers last. Each fails alone: what failed is left out and given to
-    `guard`, and what did not answer in time is named under `unanswered`. Torch is asked only where the training script
-    has imported and initialised it; nothing is imported or initialised for it. Secrets in the command line and in the
-    remote's address are masked.
+    Each part fails alone: what failed is left out and given to `guard`; until the last one has answered, those that
+    have not are named under `unanswered`. Torch is asked only where the training script has imported and initialised
+    it; nothing is imported or initialised for it. Secrets in the command line and in the remote's address are masked.
     """
-    guard = guard or Guard()
-    found: dict[str, Any] = {}
-    thread = threading.Thread(target=_ask, args=(found, guard), name="telemetry-machine-parts", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        # From Python 3.12 on none is started while a process ends: a short script would have no description.
-        _ask(found, guard)
-    else:
-        thread.join(timeout_s)
-    # A part that answers later changes a dict that is not used.
-    answers = dict(found)
-    described = {part: answer for part, answer in answers.items() if answer is not None}
-    unanswered = [part for part in _PARTS if part not in answers]
-    return {**described, "unanswered": unanswered} if unanswered else described
-
-
-def _ask(found: dict[str, Any], guard: Guard) -> None:
+    guard, found = guard or Guard(), {} if found is None else found
+    found["unanswered"] = unanswered = list(_PARTS)
     for part, find in _PARTS.items():
-        answer = None
         with guard.catch(f"describing the environment ({part})"):
             answer = find()
-        found[part] = answer
+            if answer is not None:
+                found[part] = answer
+        unanswered.remove(part)
+    del found["unanswered"]
+    return found
 
 
 def _system() -> str:

@@ -69,15 +69,15 @@ _LORA: Final = {
 }
 
 _TRAINING: Final = {
-    "batch_size": ("batch_size",),
+    "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size"),
     "gradient_accumulation_steps": ("gradient_accumulation_steps", "gradient_accumulation"),
     "learning_rate": ("lr", "learning_rate"),
     "unet_learning_rate": ("unet_lr",),
     "text_encoder_learning_rate": ("text_encoder_lr",),
-    "optimizer": ("optimizer",),
-    "scheduler": ("lr_scheduler", "scheduler"),
+    "optimizer": ("optimizer", "optim"),
+    "scheduler": ("lr_scheduler", "scheduler", "lr_scheduler_type"),
     "warmup_steps": ("warmup_steps", "lr_warmup_steps", "num_warmup_steps"),
-    "max_steps": ("steps", "max_steps"),
+    "max_steps": ("steps", "max_steps", "max_train_steps", "num_training_steps"),
     "dtype": ("dtype",),
     "max_grad_norm": ("max_grad_norm",),
     "gradient_checkpointing": ("gradient_checkpointing",),

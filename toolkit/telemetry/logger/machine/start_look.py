@@ -31,7 +31,7 @@ _LONGEST_S: Final = 0.2
 _BREATH_S: Final = 0.0005
 """Long enough for the training to run in between."""
 _LATEST_S: Final = 5.0
-"""After so long the record of what was found is written without the data on a disk that does not answer."""
+"""After so long the record of what was found is written without what a disk or a driver has not answered."""
 
 
 class Look:
@@ -80,16 +80,15 @@ def look_at_machine(guard: Guard) -> Look:
         # Imported in the background: a run can begin without it.
         from toolkit.telemetry.logger.machine import environment
 
-        described = environment.describe_environment(guard)
+        environment.describe_environment(guard, found)
         masker = Masker()
-        for part in described.values():
+        for part in list(found.values()):
             # Patterns are compiled when a text first needs them: here one after the other, and not all at once when
             # the record is taken.
             masker.mask(part)
             time.sleep(_BREATH_S)
-        found.update(described)
 
-    return Look("telemetry-environment", find, guard)
+    return Look("telemetry-environment", find, guard, latest_s=_LATEST_S)
 
 
 def look_at_start(paths: Sequence[str], guard: Guard, *, with_settings: bool) -> Look:

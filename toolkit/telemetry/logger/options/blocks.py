@@ -32,13 +32,9 @@ class SpanOptions(Block):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorOptions(Block):
-    """What an error record contains, and where errors are caught."""
+    """What an error record contains, and which errors are recorded."""
 
     enabled: bool = option(True, "Record errors.", boolean)
-    excepthook: bool = option(
-        False, "Record an exception that ends the script, through `sys.excepthook`.", boolean
-    )
-    threads: bool = option(False, "Record an exception that ends a thread.", boolean)
     signals: bool = option(
         True, "End the run when SIGTERM or SIGHUP ends the process, unless the script handles them.", boolean
     )

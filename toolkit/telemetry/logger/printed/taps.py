@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 _MAX_STREAMS: Final = 8
@@ -25,6 +26,10 @@ _MOST_WAITING: Final = 16_384
 _LONG: Final = 250
 _MOST_LONG: Final = 1_000_000
 """Characters of texts longer than `_LONG` that wait at one time."""
+_FLOOD_BLOCKS: Final = 16
+"""While more of them come from one look to the next, output is taken in blocks."""
+_MOST_BLOCKS: Final = 128
+"""Blocks that wait at one time, some 8 KB each."""
 _WAIT_S: Final = 1.0
 
 Write = tuple[int, str]
@@ -77,7 +82,7 @@ class StreamTaps:
             if len(self._taps) >= _MAX_STREAMS:
                 # The script replaces it again and again: release the oldest one.
                 self._taps.pop(0).release()
-            tap = _Tap(stream, 2 * self._made + is_error, self._written.append, self._shortened)
+            tap = _Tap(stream, 2 * self._made + is_error, self._written, self._shortened)
             self._made += 1
             if tap.is_on:
                 self._taps.append(tap)
@@ -86,9 +91,10 @@ class StreamTaps:
     def hand_on(self) -> None:
         """Give everyone what was written since this was last called."""
         # Limited: a signal handler may have interrupted this very thread here.
-        if not self._written or not self._handing_on.acquire(timeout=_WAIT_S):
+        if not self._handing_on.acquire(timeout=_WAIT_S):
             return
         try:
+            blocks = sum([tap.end_flood() for tap in self._taps])
             self._long = 0
             taken: list[Write] = []
             for _ in range(_MOST_WAITING):
@@ -99,6 +105,9 @@ class StreamTaps:
                     # It was full: older ones may have gone.
                     taken.append(GAP)
                 taken.append(write)
+            if blocks > _FLOOD_BLOCKS or taken[:1] == [GAP]:
+                for tap in self._taps:
+                    tap.begin_flood()
             for take in list(self._takers.values()):
                 take(taken)
         finally:
@@ -109,6 +118,9 @@ class StreamTaps:
         self._handing_on = threading.Lock()
         self._takers.clear()
         self._written.clear()
+        for tap in self._taps:
+            # What the stream still holds is the parent's to write.
+            tap.end_flood(flushes=False)
         self.release()
 
     def release(self) -> None:
@@ -139,8 +151,13 @@ class _Tap:
     """
 
     def __init__(
-        self, stream: Any, number: int, put: Callable[[Write], None], shortened: Callable[[str], str]
+        self, stream: Any, number: int, queue: deque[Write], shortened: Callable[[str], str]
     ) -> None:
+        self._number, self._queue, self._shortened = number, queue, shortened
+        self._blocks = 0
+        self._write_one: Any = None
+        """What takes each write; set while blocks are taken instead."""
+        put = queue.append
         own: Any = getattr(stream, "__dict__", None)
         self.is_on = isinstance(own, dict)
         if not self.is_on:
@@ -150,7 +167,7 @@ class _Tap:
         self._before: Callable[[str], int] | None = own.get("write")
         original: Callable[..., int] = stream.write
 
-        # A call of this is most of what a flood of output costs, so that nothing is called that need not be.
+        # A call of this is most of what printing costs, so that nothing is called that need not be.
         def write(text: Any, /) -> int:
             written = original(text)
             put((number, text if written <= _LONG else shortened(text)))
@@ -174,8 +191,55 @@ class _Tap:
         else:
             own["write"] = tap
 
+    def begin_flood(self) -> None:
+        """Take what the stream hands to its buffer, hundreds of writes at once, instead of each write."""
+        stream, queue = self.stream(), self._queue
+        own = getattr(stream, "__dict__", {})
+        if (
+            type(stream) is not io.TextIOWrapper
+            or stream.write_through
+            or own.get("write") is not self._write()
+        ):
+            return
+        buffer: Any = stream.buffer
+        if type(buffer) is not io.BufferedWriter or vars(buffer):
+            return
+        original, encoding, waiting = buffer.write, stream.encoding, len(queue)
+
+        def write_block(block: bytes, /) -> int:
+            self._blocks += 1
+            if len(queue) >= _MOST_BLOCKS:
+                queue.clear()
+                queue.append(GAP)
+            queue.append((self._number, self._shortened(str(block, encoding, "replace"))))
+            written: int = original(block)
+            return written
+
+        with suppress(OSError, ValueError):
+            stream.flush()
+        while len(queue) > waiting and queue[-1][0] == self._number:
+            # Another thread wrote it meanwhile: it comes again with the first block.
+            queue.pop()
+        self._write_one = own.pop("write")
+        vars(buffer)["write"] = write_block
+
+    def end_flood(self, *, flushes: bool = True) -> int:
+        """Take each write again, and what the stream still holds; return how many blocks it has handed on."""
+        stream, write_one = self.stream(), self._write_one
+        if write_one is None or stream is None:
+            return 0
+        vars(stream).setdefault("write", write_one)
+        with suppress(OSError, ValueError):
+            if flushes:
+                stream.flush()
+        with suppress(ValueError):
+            vars(stream.buffer).pop("write", None)
+        self._write_one, blocks, self._blocks = None, self._blocks, 0
+        return blocks
+
     def release(self) -> None:
         """Restore the stream's own `write`."""
+        self.end_flood()
         own = getattr(self.stream(), "__dict__", {})
         if own.get("write") is not self._write() or not own:
             return

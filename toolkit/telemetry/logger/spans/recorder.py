@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -351,17 +350,14 @@ class SpanRecorder:
         unique = {id(span): span for span in found if span is just_ended or not span.closed}
         return [span.name for span in sorted(unique.values(), key=lambda span: span.began)]
 
-    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]:
+    def open_now(self) -> list[dict[str, Any]]:
         """Return what is open on any thread, the longest first: name, seconds, and the thread if not the training's.
 
-        Short spans that are no entry of the ledger (`backward`, `optimizer_update`) are among them with `short_ones`
-        alone, which looks through all objects of the process: for one that hangs.
+        Short spans are among them if they are an entry of the ledger; no others are known (`backward`).
         """
         now = self.monotonic()
         spans: dict[int, Span | FoldedSpan] = {id(span): span for span in list(self._open.values())}
         spans |= {id(span): span for span in self._metered()}
-        if short_ones:
-            spans |= {id(span): span for span in self._open_folded() if not span.times.is_dropped}
         found = []
         for span in sorted(spans.values(), key=lambda span: span.began)[:_DEEPEST]:
             known: dict[str, Any] = {"name": span.name, "seconds": round(now - span.began, 3)}
@@ -382,20 +378,6 @@ class SpanRecorder:
             if isinstance(span, (Span, FoldedSpan)) and not span.closed and not span.times.is_dropped:
                 found.append(span)
             span = span.below
-        return found
-
-    def _open_folded(self) -> list[FoldedSpan]:
-        """Return the short spans that are open. Nothing else knows them: to note them would cost every step."""
-        found = []
-        for each in gc.get_objects():
-            # One that has just begun lacks what is set last.
-            if (
-                type(each) is FoldedSpan
-                and not each.closed
-                and hasattr(each, "began")
-                and each.recorder is self
-            ):
-                found.append(each)
         return found
 
     def say_stopped_twice(self, name: str) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Real
 from typing import Any, Final, Protocol
 
 from toolkit.telemetry.core.checks import whole_number
@@ -21,9 +19,8 @@ from toolkit.telemetry.logger.errors.failure import describe_failure
 from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.logger.training.sums import (
-    UNKNOWN,
+    UNKNOWN_SIZES,
     Attributes,
-    PartSeconds,
     Sizes,
     Sums,
     amount,
@@ -36,8 +33,6 @@ from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATI
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """The distribution whose version the events carry."""
 _RECORDED: Final = "_telemetry_has_recorded"
-_MOST_WAITING: Final = 256
-"""Iterations that are counted, and not added up yet."""
 _MAX_OF_A_TYPE: Final = 200
 """Exceptions of one type that are recorded with their traceback: a loop may catch one in every step."""
 _OF_THE_JOB: Final = {
@@ -70,9 +65,6 @@ class JobLog(Protocol):
     def current_span(self) -> AnySpan | None:
         """Return the innermost open span of this thread or task."""
 
-    def span_seconds(self, name: str) -> float:
-        """Return the seconds of all spans of `name` on the training thread."""
-
     def event_outside_spans(
         self, name: str, attributes: Mapping[str, Any], time: float | None = None
     ) -> None:
@@ -90,7 +82,6 @@ class Job:
         self.guard = log.guard
         self.clock = clock
         self.config = TrainingConfig()
-        self.parts = PartSeconds(log.span_seconds)
         self.evaluations: Final = {VALIDATION_ITERATION: Sums(), TESTING_ITERATION: Sums()}
         self.application: AnySpan | None = None
         self.loop: AnySpan | None = None
@@ -98,13 +89,10 @@ class Job:
         self.completed = 0
         """Completed training iterations, including those before this job."""
         self._source = ConfigSource(log.guard)
-        self._sizes: Sizes = (UNKNOWN, UNKNOWN, UNKNOWN)
+        self._sizes: Sizes = UNKNOWN_SIZES
         """Of an iteration by the configuration."""
-        self._counted = Sums()
-        self._durations: deque[float] = deque()
-        """Of the iterations with the usual sizes that were not added to the sums yet."""
-        # A signal handler may save a checkpoint in the middle of it.
-        self._adding = threading.RLock()
+        self._sums = Sums()
+        """Of all iterations so far."""
         self._before_loop = Sums()
         """The sums as the current loop began."""
         self._interval = 0
@@ -113,8 +101,6 @@ class Job:
         self._samples_start: int | None = None
         self._evaluated_at: dict[str, int] = {}
         """Completed iterations at the last evaluation of each kind in this loop."""
-        self._loss: float | None = None
-        """The latest loss the caller gave."""
         self._first_finished: float | None = None
         self._latest: AnySpan | None = None
         """The last iteration so far."""
@@ -137,7 +123,6 @@ class Job:
 
     def refresh_config(self) -> TrainingConfig:
         """Call the configuration's functions again and return the result."""
-        self._add_up()
         self.config = self._source.now()
         self._sizes = _sizes_by(self.config, None, None)
         return self.config
@@ -180,7 +165,7 @@ class Job:
         config, planned = self.refresh_config(), self._source.of(targets)
         with self.guard.catch("beginning the training loop"):
             start = self.whole_or_none("train_iterations_start", iterations_start) or 0
-            self._before_loop = copy(self._add_up())
+            self._before_loop = copy(self._sums)
             self._evaluated_at = {}
             self.completed = self._iterations_start = start
             self._samples_start = self.whole_or_none("train_samples_start", samples_start)
@@ -203,21 +188,15 @@ class Job:
         self.count_iteration(span, attributes)
 
     def count_iteration(self, span: AnySpan, attributes: Attributes, stop_time: float | None = None) -> None:
-        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch.
-
-        The usual ones are added up together, so that a step has little to do.
-        """
-        seconds = span.duration
+        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch."""
+        seconds, sizes = span.duration, self._sizes
         if seconds is None:
             return
         if attributes or self._source.sizes_change:
             config = self._source.sizes_now() if self._source.sizes_change else self.config
             given = [self.whole_or_none(name, attributes.get(name)) for name in ("batch_size", "tokens")]
-            self._add_up().add(seconds, sizes=_sizes_by(config, *given))
-        else:
-            self._durations.append(seconds)
-            if len(self._durations) >= _MOST_WAITING:
-                self._add_up()
+            sizes = _sizes_by(config, *given)
+        self._sums.add(seconds, sizes)
         self.completed += 1
         self._interval += 1
         self._latest = span
@@ -229,31 +208,11 @@ class Job:
         if self.loop is None:
             self.guard.report_misuse("a training iteration is outside of a training loop")
 
-    def _add_up(self) -> Sums:
-        """Return the sums of all iterations so far."""
-        durations: list[float] = []
-        # A checkpoint may succeed on another thread.
-        with self._adding:
-            with suppress(IndexError):
-                while True:
-                    durations.append(self._durations.popleft())
-            if durations:
-                self._counted.add(*durations, sizes=self._sizes)
-        return self._counted
-
     def iterations_since_last(self, evaluation: str) -> int:
         """Return how many iterations were completed since the last evaluation of that kind, or since the loop began."""
         last = self._evaluated_at.get(evaluation, self._iterations_start)
         self._evaluated_at[evaluation] = self.completed
         return self.completed - last
-
-    def note_loss(self, loss: Any) -> None:
-        """Remember the loss of an iteration if it is already a number: a device is never waited for."""
-        # A tensor's value appears in the step records as soon as the device has delivered it.
-        self._loss = None
-        if isinstance(loss, Real):
-            with self.guard.catch("reading a loss"):
-                self._loss = float(loss)
 
     def write_remaining(self, time: float | None = None) -> None:
         """Write the totals, if there are iterations since they were last written."""
@@ -261,7 +220,7 @@ class Job:
         if not interval or not self.config.is_train_iterations_enabled:
             return
         with self.guard.catch("summing up training iterations"):
-            sums = self._add_up()
+            sums = self._sums
             attributes = known(
                 train_iterations_start=self._iterations_start,
                 current_iteration=self.completed - 1,
@@ -270,9 +229,9 @@ class Job:
                 num_train_samples=sums.samples,
                 interval=interval,
                 **sums.times(),
-                **sums.speeds(self.parts.total(), self._world_size()),
+                **sums.speeds(self._world_size()),
                 train_tokens=sums.tokens,
-                latest_loss=self._loss if self._loss is not None else self.log.latest_loss(),
+                latest_loss=self.log.latest_loss(),
                 completed_floating_point_operations_overall=self._flops_overall(),
                 total_flops=sums.flops,
                 first_logged_train_iterations_finish_timestamp_sec=self._first_finished,
@@ -283,7 +242,7 @@ class Job:
 
     def work_done(self) -> Attributes:
         """Return the work done so far, as a checkpoint has it."""
-        sums = self._add_up()
+        sums = self._sums
         return known(
             productive_train_iterations=self.completed,
             productive_train_samples=self._samples_before() + sums.samples - self._before_loop.samples,
@@ -303,7 +262,7 @@ class Job:
 
     def _flops_overall(self) -> float:
         """Return the operations of the current loop and of all before it."""
-        return self._flops_before() + self._add_up().flops - self._before_loop.flops
+        return self._flops_before() + self._sums.flops - self._before_loop.flops
 
     def _world_size(self) -> int:
         return self.config.world_size or find_rank().world_size

@@ -75,21 +75,7 @@ class Iteration(Phase):
             self._job.evaluations[self.name].add(self.span.duration)
 
 
-class Pause(Phase):
-    """Pauses the training: forward passes inside do not belong to it."""
-
-    def begin(self, start_time: float | None = None) -> AnySpan:
-        """Begin it, and pause the training."""
-        self._job.parts.move(1)
-        return super().begin(start_time)
-
-    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
-        """End it, and return to the training."""
-        super().end(error, stop_time)
-        self._job.parts.move(-1)
-
-
-class Evaluation(Pause):
+class Evaluation(Phase):
     """A validation or testing loop, whose event has the times of the job's iterations of that kind."""
 
     def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
@@ -157,7 +143,6 @@ class TrainingLoop(Phase):
         if span is not NO_SPAN:
             job.loop = span
             job.loop_started = span.start
-            job.parts.move(-1)
         return span
 
     def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
@@ -167,6 +152,5 @@ class TrainingLoop(Phase):
             # Already ended because another one began inside it, or telemetry is off.
             return
         job.write_remaining(stop_time)
-        job.parts.move(1)
         job.loop = None
         super().end(error, stop_time)

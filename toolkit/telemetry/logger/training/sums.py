@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any, Final
-
-from toolkit.telemetry.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 Attributes = dict[str, Any]
 Sizes = tuple[float, float, float]
@@ -14,8 +11,7 @@ Sizes = tuple[float, float, float]
 
 UNKNOWN: Final = math.nan
 """An amount that is unknown, and so is every sum with it."""
-_PARTS: Final = {"forward": FORWARD, "backward": BACKWARD, "dataloader": DATA_LOADING}
-"""Parts of an iteration whose mean seconds are reported, by their name in the events."""
+UNKNOWN_SIZES: Final[Sizes] = (UNKNOWN, UNKNOWN, UNKNOWN)
 
 
 class Sums:
@@ -29,23 +25,23 @@ class Sums:
         self.samples: float = 0
         self.tokens: float = 0
         self.flops = 0.0
-        self._rates = (math.inf, 0.0)
+        self._slowest, self._fastest = math.inf, 0.0
         """Operations per second of the slowest iteration and of the fastest one."""
 
-    def add(self, *durations: float, sizes: Sizes = (UNKNOWN, UNKNOWN, UNKNOWN)) -> None:
-        """Count iterations: samples, tokens and operations of each are `sizes`."""
+    def add(self, seconds: float, sizes: Sizes = UNKNOWN_SIZES) -> None:
+        """Count an iteration with its samples, tokens and operations."""
         samples, tokens, flops = sizes
-        self.count += len(durations)
-        self.seconds = sum(durations, self.seconds)
-        self.shortest = min((self.shortest, *durations))
-        self.longest = max((self.longest, *durations))
-        self.samples += len(durations) * samples
-        self.tokens += len(durations) * tokens
-        self.flops += len(durations) * flops
+        self.count += 1
+        self.seconds += seconds
+        self.shortest = min(self.shortest, seconds)
+        self.longest = max(self.longest, seconds)
+        self.samples += samples
+        self.tokens += tokens
+        self.flops += flops
         # An iteration of length 0, by a coarse clock, has no rate. A comparison with an unknown rate is never true.
-        rates = [flops / seconds for seconds in durations if seconds > 0.0]
-        slowest, fastest = self._rates
-        self._rates = min((slowest, *rates)), max((fastest, *rates))
+        if seconds > 0.0:
+            self._slowest = min(self._slowest, flops / seconds)
+            self._fastest = max(self._fastest, flops / seconds)
 
     def times(self) -> Attributes:
         """Return mean, extremes and total of the durations, as events have them."""
@@ -58,48 +54,18 @@ class Sums:
             "total_iteration_time_sec": self.seconds,
         }
 
-    def speeds(self, parts: Mapping[str, float], world_size: int) -> Attributes:
-        """Return mean seconds of the parts and mean samples, tokens per second, and TFLOP/s per GPU."""
+    def speeds(self, world_size: int) -> Attributes:
+        """Return mean samples, tokens per second, and TFLOP/s per GPU."""
         per_second = 1.0 / self.seconds if self.seconds > 0.0 else UNKNOWN
-        slowest, fastest = self._rates
         tera = 1e12 * world_size
         return {
-            **{f"avg_{called}_time_sec": parts[name] / self.count for called, name in _PARTS.items()},
             "avg_batch_size": self.samples / self.count,
             "avg_tokens_per_second": self.tokens * per_second,
             "avg_tflops": self.flops * per_second / 1e12,
             "train_throughput_per_gpu": self.flops * per_second / tera,
-            "train_throughput_per_gpu_max": fastest / tera or UNKNOWN,
-            "train_throughput_per_gpu_min": slowest / tera if slowest < math.inf else UNKNOWN,
+            "train_throughput_per_gpu_max": self._fastest / tera or UNKNOWN,
+            "train_throughput_per_gpu_min": self._slowest / tera if self._slowest < math.inf else UNKNOWN,
         }
-
-
-class PartSeconds:
-    """Seconds of forward, backward and data loading in the training loop, excluding evaluations inside it.
-
-    It reads totals that spans keep anyway, so an iteration costs nothing here. Starts outside of the loop.
-    """
-
-    def __init__(self, seconds_of: Callable[[str], float]) -> None:
-        self._seconds_of = seconds_of
-        self._outside = 1
-        """The nesting depth of what is not training; 0 while training."""
-        self._seconds = dict.fromkeys(_PARTS.values(), 0.0)
-        self._read = dict(self._seconds)
-        """The spans' totals that `_seconds` were last brought up to."""
-
-    def move(self, outside: int) -> None:
-        """Say that the training is left (1) or returned to (-1)."""
-        self.total()
-        self._outside = max(0, self._outside + outside)
-
-    def total(self) -> dict[str, float]:
-        """Return the seconds of each part in training so far."""
-        for name, before in self._read.items():
-            self._read[name] = self._seconds_of(name)
-            if self._outside == 0:
-                self._seconds[name] += self._read[name] - before
-        return {name: seconds or UNKNOWN for name, seconds in self._seconds.items()}
 
 
 def known(**fields: Any) -> Attributes:

@@ -17,7 +17,6 @@ from toolkit.telemetry.logger.training.phases import (
     Application,
     Evaluation,
     Iteration,
-    Pause,
     Phase,
     TrainingLoop,
 )
@@ -71,7 +70,7 @@ class TrainingTelemetry:
         names.CHECKPOINT_LOAD, "loading a checkpoint"
     )
     on_train_end = _phase(names.TRAINING_LOOP, "the training loop")[2]
-    training_iteration, on_training_single_iteration_start, _ = _phase(
+    training_iteration, on_training_single_iteration_start, on_training_single_iteration_end = _phase(
         names.TRAINING_ITERATION,
         "one iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch",
         Iteration,
@@ -85,7 +84,7 @@ class TrainingTelemetry:
     )
     validation_loop, on_validation_start, on_validation_end = _phase(
         names.VALIDATION_LOOP,
-        "one validation; forward passes in it are not counted as the training's",
+        "one validation",
         Evaluation,
     )
     validation_iteration, on_validation_single_iteration_start, on_validation_single_iteration_end = _phase(
@@ -97,7 +96,7 @@ class TrainingTelemetry:
     testing_iteration, on_testing_single_iteration_start, on_testing_single_iteration_end = _phase(
         names.TESTING_ITERATION, "one iteration of a test", Iteration
     )
-    sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling", Pause)
+    sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling")
 
     def __init__(self, log: JobLog, clock: Clock) -> None:
         self._job = Job(log, clock)
@@ -162,23 +161,6 @@ class TrainingTelemetry:
         targets["train_samples_target_or_fn"] = train_samples_target_or_fn
         loop = self.training_loop(train_iterations_start, train_samples_start, **targets)
         return self._begin(names.TRAINING_LOOP, loop, start_time_msec)
-
-    def on_training_single_iteration_end(
-        self,
-        finish_time_msec: float | None = None,
-        *,
-        loss: Any = None,
-        batch_size: int | None = None,
-        tokens: int | None = None,
-    ) -> None:
-        """Mark the end of a training iteration; `batch_size` and `tokens` override the configured batch."""
-        self._job.note_loss(loss)
-        phase = self._open.get(names.TRAINING_ITERATION)
-        for name, given in (("batch_size", batch_size), ("tokens", tokens)):
-            number = self._job.whole_or_none(name, given)
-            if number is not None and phase is not None:
-                phase.span.set_all({name: number})
-        self._end(names.TRAINING_ITERATION, finish_time_msec)
 
     def checkpoint_save(self, global_step: int, path: Any = None, strategy: str | None = None) -> Phase:
         """Saving a checkpoint: a `sync` one is saved when the block ends, an `async` one when its success is reported.

@@ -23,9 +23,7 @@ _MOST_WAITING: Final = 4096
 """Batches in memory while the disk takes none."""
 _MOST_OF_A_STEP: Final = 1024
 """So many batches without a step belong to a loop that logs none."""
-IDS_UPTO: Final = 128 << 20
-"""Bytes of the file up to which ids are kept; then fingerprints alone."""
-MOST_BYTES: Final = 2 * IDS_UPTO
+MOST_BYTES: Final = 256 << 20
 
 _Given = tuple[list[int], "int | None", BatchRow, "Losses | None"]
 """The last step before a batch and the next one once it is logged, the step that the caller named, the batch, losses.
@@ -61,7 +59,7 @@ class BatchWriter:
         self._size: int | None = None
         self._identity = NO_FILE
         self._lost = 0
-        self._said: set[str] = set()
+        self._is_full = False
         self._job = background_job("telemetry-batches", self._turn, FILES, session_folder.folder.parent)
         self._job.start(_EVERY_S)
 
@@ -137,11 +135,11 @@ class BatchWriter:
         if self._size is None:
             self._size = self._path.stat().st_size if self._path.exists() else 0
         if self._size >= MOST_BYTES:
-            self._say_once("nothing more is kept", rows[0][0])
+            if not self._is_full:
+                self._is_full = True
+                reason = f"{self._path.name} has {self._size:,} bytes: nothing more is kept"
+                self._put(BATCHES_DROPPED, {"from_step": rows[0][0], "reason": reason})
             return b""
-        if self._size >= IDS_UPTO:
-            self._say_once("only fingerprints are kept from here on", rows[0][0])
-            return encode_rows(self._session, [(step, row.without_ids()) for step, row in rows])
         return encode_rows(self._session, [(step, self._masked(row)) for step, row in rows])
 
     def _with_losses(self, row: BatchRow, losses: Losses | None) -> BatchRow:
@@ -156,12 +154,6 @@ class BatchWriter:
         text = "\n".join(map(str, row.ids))
         mask = self._masker.mask_name
         return row if mask(text) == text else replace(row, ids=[mask(str(one)) for one in row.ids])
-
-    def _say_once(self, what: str, step: int) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            reason = f"{self._path.name} has {self._size or 0:,} bytes: {what}"
-            self._put(BATCHES_DROPPED, {"from_step": step, "reason": reason})
 
     def _append(self) -> None:
         """Append the chunk. Raises OSError where the disk does not take it."""

@@ -18,8 +18,6 @@ from toolkit.telemetry.core.guard import Guard, MisuseError, describe_error
 from toolkit.telemetry.core.periodic import PeriodicTasks
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
-from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.diagnostics.policy import in_manifest, policy_from
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.records.device_scalars import PendingScalar
 from toolkit.telemetry.logger.records.record_queue import RecordQueue
@@ -44,6 +42,8 @@ from toolkit.telemetry.runfolder.table.columns import ALL
 from toolkit.telemetry.runfolder.table.csv_table import CsvTable, table_form
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.diagnostics.finding import Finding
+    from toolkit.telemetry.diagnostics.policy import Policy
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
     from toolkit.telemetry.diagnostics.rank_watch import RankWatch
     from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
@@ -491,8 +491,10 @@ class RecordPipeline:
     def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
         options, folder = self._options, self.session_folder.folder
         session = self.session_folder.session.session
-        policy = policy_from(options.diagnostics, options.on_finding, options.alerts)
-        self.manifest = replace(self.manifest, diagnostics=in_manifest(policy))
+        if isinstance(options.diagnostics, Mapping) or options.alerts:
+            from toolkit.telemetry.diagnostics.policy import in_manifest
+
+            self.manifest = replace(self.manifest, diagnostics=in_manifest(self._policy()))
         ranks: RankFiles | None = None
         rank_watch: RankWatch | None = None
         resume_watch: ResumeWatch | None = None
@@ -507,7 +509,7 @@ class RecordPipeline:
 
             resume_watch = ResumeWatch(folder, session=session)
         return FindingsSink(
-            policy,
+            self._policy,
             session=session,
             put=self.put,
             ask=self._events.action_wanted.publish,
@@ -518,6 +520,13 @@ class RecordPipeline:
             resume_watch=resume_watch,
             first=key_values.write,
         )
+
+    def _policy(self) -> Policy:
+        # Imported with the first records, in the background: findings are many modules.
+        from toolkit.telemetry.diagnostics.policy import policy_from
+
+        options = self._options
+        return policy_from(options.diagnostics, options.on_finding, options.alerts)
 
     def _make_messages(self) -> list[Mirror]:
         receivers = self._options.message_options

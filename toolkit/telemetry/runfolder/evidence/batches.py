@@ -67,11 +67,6 @@ class BatchRow:
     """Where there are no ids."""
     losses: Sequence[float] | None = None
 
-    def without_ids(self) -> BatchRow:
-        """Return the batch with its fingerprint alone, which takes a few bytes."""
-        known = self.fingerprint if self.ids is None else fingerprint_of_ids(self.ids)
-        return BatchRow(self.samples, fingerprint=known)
-
 
 def encode_rows(session: int, rows: Sequence[tuple[int, BatchRow]]) -> bytes:
     """Return the lines of some batches, each with its step."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
 import os
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +36,8 @@ _STALE_TEMPORARY_S: Final = 3600.0
 """Saving never takes that long."""
 _COLUMNS: Final = ".arrow"
 _FINDINGS: Final = ".findings"
-_PACK: Final = ".pack"
+_SAVES_AT_ONCE: Final = 64
+"""Between two looks at how large the folder is, which takes longer than saving a small log."""
 _MAX_FINDINGS_BYTES: Final = 16 * 1024 * 1024
 _ROWS: Final = ("time", "elapsed", "step", "epoch", "kind", "at")
 _EVENTS: Final = ("event_kind", "event_start", "event_length")
@@ -51,16 +53,12 @@ class ColumnCache:
     def __init__(self, folder: Path, *, max_bytes: int = 4_000_000_000) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
-        self._packed: dict[str, pa.Buffer] = {}
+        self._saves = itertools.count()
 
     def load(self, log: Path) -> tuple[RunColumns, Cursor] | None:
         """Return what was saved for `log` and how far that had been read, if the file still starts with it."""
         try:
-            packed = self._packed.get(self._path(log).name)
-            if packed is not None:
-                batch = pa.ipc.open_stream(packed).read_next_batch()
-            else:
-                batch = pa.ipc.open_file(self._mapped(self._path(log))).get_batch(0)
+            batch = pa.ipc.open_file(self._mapped(self._path(log))).get_batch(0)
             # A corrupt length would be read beyond the end of the file, which kills the process.
             batch.validate(full=True)
             about = orjson.loads(batch.schema.metadata[b"about"])
@@ -68,36 +66,6 @@ class ColumnCache:
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, MemoryError):
             # Missing, of another version, or corrupt: the log is read instead.
             return None
-
-    def open_pack(self, place: str) -> None:
-        """Have `load` find what `save_pack` saved under this name."""
-        try:
-            table = pa.ipc.open_file(self._mapped(self._path(Path(place), _PACK))).read_all()
-            table.validate(full=True)
-            columns = [column.as_buffer() for column in table["columns"]]
-            self._packed = dict(zip(table["log"].to_pylist(), columns, strict=True))
-        except (OSError, pa.ArrowException, ValueError, KeyError, MemoryError):
-            # Missing or corrupt: the logs are read instead.
-            self._packed = {}
-
-    def save_pack(self, place: str, logs: Iterable[tuple[Path, RunColumns, Cursor, bool]]) -> None:
-        """Save the columns of many small logs in one file, which opens faster than a thousand; a failure is ignored.
-
-        Of each log, whether it has changed since the pack was opened.
-        """
-        packed: dict[str, bytes] = {}
-        for log, columns, cursor, is_changed in logs:
-            name = self._path(log).name
-            known = None if is_changed else self._packed.get(name)
-            with suppress(OSError, pa.ArrowException, orjson.JSONEncodeError):
-                packed[name] = (known or _stream(_batch(log, columns, cursor))).to_pybytes()
-        table = pa.table(
-            [pa.array([*packed], pa.string()), pa.array([*packed.values()], pa.large_binary())],
-            names=["log", "columns"],
-        )
-        for batch in table.to_batches():
-            self._write(self._path(Path(place), _PACK), batch)
-        self.open_pack(place)
 
     def _mapped(self, path: Path) -> pa.BufferReader:
         with self._open(path) as descriptor:
@@ -166,7 +134,8 @@ class ColumnCache:
                 write(file)
             _sync(temporary)
             os.replace(temporary, target)
-            self._make_room(target)
+            if next(self._saves) % _SAVES_AT_ONCE == 0:
+                self._make_room(target)
         except (OSError, pa.ArrowException, orjson.JSONEncodeError):
             with suppress(OSError):
                 temporary.unlink()
@@ -210,7 +179,7 @@ class ColumnCache:
             return found
         with suppress(OSError):
             for entry in os.scandir(self._folder):
-                if entry.name.endswith((_COLUMNS, _FINDINGS, _PACK)) and entry.is_file(follow_symlinks=False):
+                if entry.name.endswith((_COLUMNS, _FINDINGS)) and entry.is_file(follow_symlinks=False):
                     with suppress(OSError):
                         found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
         return found
@@ -277,13 +246,6 @@ def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(lists, names=list(arrays)).replace_schema_metadata(
         {"about": orjson.dumps(about)}
     )
-
-
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _columns(batch: pa.RecordBatch, about: dict[str, Any]) -> RunColumns:

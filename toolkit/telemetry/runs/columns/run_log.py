@@ -12,13 +12,14 @@ from toolkit.telemetry.runfolder.reader import Cursor
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
-from toolkit.telemetry.runs.columns.line_parser import LineParser
+from toolkit.telemetry.runs.columns.line_parser import parse_block
 from toolkit.telemetry.runs.columns.run_columns import RunColumns
 from toolkit.telemetry.runs.record_source import FileSource, GrowingSource, Place
 from toolkit.telemetry.runs.store import Health
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
-MIN_CACHED_BYTES: Final = 8 * 1024 * 1024
+MIN_CACHED_BYTES: Final = 256 * 1024
+"""What is shorter is read as fast from the log itself."""
 _LONG_S: Final = 60.0
 
 
@@ -35,7 +36,6 @@ class RunLog(ColumnQueries):
         self._reader: threading.Thread | None = None
         self._saver: threading.Thread | None = None
         self._cursor = Cursor()
-        self._parser = LineParser()
         self.pending = 0
         """Bytes of the source that the last read left."""
         self._read_ms = 0.0
@@ -114,7 +114,6 @@ class RunLog(ColumnQueries):
     def _use(self, columns: RunColumns, cursor: Cursor) -> None:
         self._use_columns(columns)
         self._cursor = cursor
-        self._parser = LineParser()
 
     def _read_block(self) -> bool:
         """Read one block and return whether there is more."""
@@ -133,7 +132,7 @@ class RunLog(ColumnQueries):
                     self._from_cache = False
                     self._saved_offset = 0
             moved = block.cursor.offset > self._cursor.offset
-            parsed = self._parser.parse(block) if moved else None
+            parsed = parse_block(block) if moved else None
             with self._lock:
                 if parsed is not None:
                     self._columns.add(parsed)
@@ -155,18 +154,6 @@ class RunLog(ColumnQueries):
             self._saved_offset = self._cursor.offset
             self._saver = threading.Thread(target=save, name=f"saving {self.path.name}", daemon=True)
             self._saver.start()
-
-    def state(self) -> tuple[RunColumns, Cursor, int]:
-        """Return the columns, how far the file was read, and how many bytes of that are not in the cache.
-
-        The columns may grow meanwhile, and are then not those of the cursor.
-        """
-        with self._lock:
-            return self._columns, self._cursor, self._cursor.offset - self._saved_offset
-
-    def note_saved(self, cursor: Cursor) -> None:
-        """Remember that everything up to `cursor` is in the cache."""
-        self._saved_offset = cursor.offset
 
     @staticmethod
     def _is_busy(thread: threading.Thread | None) -> bool:

@@ -34,11 +34,10 @@ MISSING: Final = Missing.MISSING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffRow:
-    """One key and its value in each configuration, or `MISSING`."""
+    """One key whose value differs, and that value in each configuration, or `MISSING`."""
 
     key: str
     values: tuple[Any, ...]
-    differs: bool
 
 
 def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +55,8 @@ def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def diff(configs: Sequence[Mapping[str, Any]], *, only_differing: bool = False) -> list[DiffRow]:
-    """Return every key of `configs` with its value in each, in the order in which the keys first appear.
+def diff(configs: Sequence[Mapping[str, Any]]) -> list[DiffRow]:
+    """Return the keys whose values differ between `configs`, in the order in which the keys first appear.
 
     Values are compared by meaning: 1 is 1.0 and NaN is NaN, but 1 is neither True nor "1".
     """
@@ -65,27 +64,14 @@ def diff(configs: Sequence[Mapping[str, Any]], *, only_differing: bool = False) 
     rows = []
     for key in dict.fromkeys(key for flat in flats for key in flat):
         values = tuple(flat.get(key, MISSING) for flat in flats)
-        differs = not all(_same(values[0], value) for value in values[1:])
-        if differs or not only_differing:
-            rows.append(DiffRow(key=key, values=values, differs=differs))
+        if not all(_same(values[0], value) for value in values[1:]):
+            rows.append(DiffRow(key=key, values=values))
     return rows
 
 
 def to_yaml(mapping: Mapping[str, Any]) -> str:
-    """Return `mapping` as YAML that `yaml.safe_load` accepts; other objects become text."""
-    return yaml.dump(_plain(mapping, 1), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-
-
-class _Dumper(yaml.SafeDumper):
-    """A safe dumper whose strings survive a round trip."""
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        # Without double quotes PyYAML writes these Unicode line breaks unescaped and reads them as a space.
-        style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
+    """Return `mapping`, as a record has it, as YAML."""
+    return yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _name_of(path: Sequence[str | int]) -> str:
@@ -111,18 +97,3 @@ def _same(a: Any, b: Any) -> bool:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def _plain(value: Any, depth: int) -> Any:
-    # PyYAML would write a list that occurs twice as an anchor, and rejects unknown types.
-    if isinstance(value, (Mapping, list, tuple)) and depth > MAX_DEPTH + 1:
-        return CUT
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, depth + 1) for item in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            # A numpy float is a float, but not to PyYAML.
-            return kind(value)
-    return None if value is None else str(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.detect import LIMIT_S, find_sources, names_of
@@ -72,7 +72,7 @@ class ForeignRun:
     labels: Labels = field(default_factory=Labels)
     labels_problem: str | None = None
     summary: RunSummary = field(default_factory=RunSummary)
-    cursor: bytes | None = None
+    cursor: Any = None
     read_at: float = -math.inf
     problem: str | None = None
     passed_over: str | None = None
@@ -212,7 +212,7 @@ class ForeignRun:
             )
         else:
             status = Status(name=NO_END, why="no end was written", sure=True)
-        return replace(status, why=clean(status.why)), sign
+        return status._replace(why=clean(status.why)), sign
 
 
 class ForeignRuns:

@@ -223,7 +223,7 @@ def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
     """Return the run's card by its labels, its status and the `fields` of a card, or what it is `MISSING`."""
     labels, missing = found.labels, fields.get(MISSING)
     if status.name == RUNNING and fields["step"] is None:
-        status = replace(status, name=STARTING)
+        status = status._replace(name=STARTING)
     own: Fields = {name: value for name, value in fields.items() if name != MISSING}
     own |= {"name": clean(found.part)} if found.part else {}
     own |= {"name": clean(labels.display_name)} if labels.display_name else {}
@@ -232,7 +232,7 @@ def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
         key=found.key,
         place=clean(str(found.folder)),
         path=found.folder,
-        status=replace(status, why=clean(status.why)),
+        status=status._replace(why=clean(status.why)),
         archived=labels.archived,
         colour=labels.colour,
         problem=found.problem or missing,

@@ -34,7 +34,6 @@ __all__ = ["MAX_QUERY_LENGTH", "Query", "QueryError", "Word"]
 
 STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, NO_END, STOPPED, FINISHED, UNREADABLE)
 """All statuses, those that need attention first."""
-_DAY_S: Final = 86_400.0
 _MOST_NAMED: Final = 30
 _MOST_WARNINGS: Final = 100_000
 """One critical finding comes before any number of warnings."""
@@ -206,14 +205,12 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
         )
     if condition:
         cards = _for_which(cards, condition)
-    since = None if query.days is None else now - query.days * _DAY_S
     found = (
         card
         for card in cards
         if (query.archived or not card.archived)
         and (not query.statuses or card.status.name in query.statuses)
         and (query.project is None or card.project == query.project)
-        and (since is None or (card.last_sign is not None and card.last_sign >= since))
         and matches(search, card)
     )
     # No rows have no order.

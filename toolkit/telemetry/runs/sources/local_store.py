@@ -34,7 +34,7 @@ from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.records import ENVIRONMENT, START, Record
 from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
-from toolkit.telemetry.runs.columns.run_log import MIN_CACHED_BYTES, RunLog
+from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.findings.rank_signs import RankSigns
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.listing.foreign_runs import ForeignRun
@@ -121,7 +121,7 @@ class LocalStore(StoreQueries):
             return self._folders.card_of(run, now(), newest=log.newest() if log is not None else None)
         if not isinstance(log, ForeignLog):
             return run.card(now())
-        card = run.card(now(), newest=log.run if log.position[1] else None)
+        card = run.card(now(), newest=log.run if log.bytes_read else None)
         newest = log.newest()
         if newest is None or newest[1] is None or newest[0] < (run.summary.last_time or 0.0):
             return card
@@ -231,20 +231,6 @@ class LocalStore(StoreQueries):
         is_complete = self._own(key) is not None or self.refresh(key, wait_s=wait_s).complete
         spent = super().time_spent(key, wait_s=wait_s)
         return spent if is_complete else replace(spent, fraction=min(spent.fraction, _NOT_ALL))
-
-    def save_small_logs(self, place: str) -> None:
-        """Save the columns of all small logs read so far under this name, if enough of them is new."""
-        with self._lock:
-            logs = [(log, *log.state()) for log in self._logs.values() if isinstance(log, RunLog)]
-        # A large one has a file of its own.
-        small = [one for one in logs if 0 < one[2].offset < MIN_CACHED_BYTES]
-        if self.cache is None or sum(unsaved for *_, unsaved in small) < MIN_CACHED_BYTES:
-            return
-        self.cache.save_pack(
-            place, ((log.path, columns, cursor, unsaved > 0) for log, columns, cursor, unsaved in small)
-        )
-        for log, _, cursor, _ in small:
-            log.note_saved(cursor)
 
     def points(self, key: str, metric: str) -> tuple[Points, Sequence[Path]] | None:
         """Return every point of a metric and the files that have them, of the records read so far; None without any."""

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from toolkit.telemetry.runfolder.reader import Cursor
-from toolkit.telemetry.runs.columns.line_parser import LineParser
+from toolkit.telemetry.runs.columns.line_parser import parse_block
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.record_source import RecordSource
 from toolkit.telemetry.runs.store import Floats
@@ -139,7 +139,6 @@ def width_for(low: float, high: float, cells: int, at_least: float) -> float:
 class _RankFile:
     source: RecordSource
     cursor: Cursor = field(default_factory=Cursor)
-    parser: LineParser = field(default_factory=LineParser)
     pending: int = 1
     """Bytes not read yet: unknown before the first block, but not zero."""
 
@@ -235,7 +234,7 @@ class RankReader:
             self._forget()
             return False
         has_moved = block.cursor.offset > file.cursor.offset
-        parsed = file.parser.parse(block)
+        parsed = parse_block(block)
         with self._lock:
             for name in self._metrics:
                 if name in parsed.metrics:

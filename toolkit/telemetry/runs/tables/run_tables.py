@@ -105,9 +105,6 @@ class RunTables:
         self._store = LocalStore(
             (), cache_dir=cache_dir or user_folder("cache"), folders=self.folders, read_only=True
         )
-        self._place = "\n".join(map(os.path.abspath, paths))
-        if self._store.cache is not None:
-            self._store.cache.open_pack(self._place)
         self._runs: dict[str, RunCard] = {}
         self._listed_at = -math.inf
         self.notes: dict[str, None] = {}
@@ -144,7 +141,7 @@ class RunTables:
         cards = {run: card for run, card in self._runs.items() if runs is None or run in runs}
         if name in _KINDS_IN:
             wanted = None if columns is None else {column.casefold() for column in columns}
-            return self._records(name, cards, wanted, is_whole=runs is None)
+            return self._records(name, cards, wanted)
         if name == "spans":
             parts = [part for run, card in cards.items() for part in self._spans(run, card)]
             return pa.concat_tables([schema_of(name).empty_table(), *parts])
@@ -163,9 +160,7 @@ class RunTables:
 
     # ------------------------------------------------------------ records
 
-    def _records(
-        self, name: str, cards: dict[str, RunCard], wanted: Collection[str] | None, *, is_whole: bool
-    ) -> pa.Table:
+    def _records(self, name: str, cards: dict[str, RunCard], wanted: Collection[str] | None) -> pa.Table:
         fixed = schema_of(name)
         taken = tuple(column for column in fixed.names if column not in _SIGNALS)
         shown = {column: column for column in fixed.names}
@@ -183,8 +178,6 @@ class RunTables:
                 file.labels = labels
                 file.name = self._file(card, file.rank) if wanted is None or "file" in wanted else None
             files += of_run
-        if is_whole:
-            self._store.save_small_logs(self._place)
         self._store.wait_until_saved(_NO_LIMIT_S)
         # Without any column, the number of rows would be lost.
         asked = [column for column in shown if wanted is None or column in wanted] or ["run"]

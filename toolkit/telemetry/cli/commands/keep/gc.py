@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--empty-runs",
         action="store_true",
-        help="also runs that ended without a step, and are not in the trash",
+        help="also runs that ended without a step; they go to the trash",
     )
     parser.add_argument(
         "--orphans",

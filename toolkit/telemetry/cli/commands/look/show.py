@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         for run in summary:
             if listed.source is None:
                 # As `ls` and the pages say it: the records alone do not know of a stop, nor that a run is lost.
-                run["status"]["state"] = listed.card.status.name
+                run["name"], run["status"]["state"] = listed.called, listed.card.status.name
             run.update(
                 masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")})
             )

@@ -129,7 +129,7 @@ def _is_shown(record: Record, args: argparse.Namespace) -> bool:
 def _tail_foreign(source: RunSource, args: argparse.Namespace) -> int:
     guard = Guard()
     rows: deque[Record] = deque(maxlen=args.rows)
-    cursor: bytes | None = None
+    cursor: Any = None
     is_first = True
     while True:
         status = guard.call("asking for the status", source.status, time.time())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.fleet.commits import WHOLE, Commit, lines_of, newest_commits, small_files
-from toolkit.telemetry.fleet.engine import EngineError, chunks, quote
+from toolkit.telemetry.fleet.engine import EngineError, chunks
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.reader import Block, Cursor, Identity, cut_block
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, Record
@@ -96,10 +96,6 @@ class EngineSource:
             raise FileNotFoundError(errno.ENOENT, "the engine has no records of it")
         return found
 
-    def where(self, gen: int) -> str:
-        """Return the condition for the rows of a generation."""
-        return f"run_id = {quote(self.run_id)} AND rank = {self.rank} AND gen = {gen}"
-
     def size(self) -> int:
         """Return how many bytes the engine has now."""
         return self.taken().end
@@ -111,7 +107,7 @@ class EngineSource:
         is_replaced = cursor.offset > taken.end or cursor.identity not in (None, identity)
         cursor = (Cursor() if is_replaced else cursor)._replace(identity=identity)
         end = min(taken.end, cursor.offset + max(max_bytes, MAX_LINE_BYTES + 1))
-        block = cut_block(self._bytes(taken.gen, cursor.offset, end), cursor)
+        block = cut_block(self._bytes(taken, cursor.offset, end), cursor)
         return block._replace(replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
 
     def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
@@ -126,21 +122,21 @@ class EngineSource:
         """Return what is at each of `places`."""
         if not places:
             return []
-        gen = self.taken().gen
-        kept = {at: self.kept.get((self.run_id, self.rank, gen, at)) for at, _ in places}
+        taken = self.taken()
+        kept = {at: self.kept.get((*taken.key, taken.gen, at)) for at, _ in places}
         found = {at: line for at, line in kept.items() if line is not None}
         missing = [at for at in kept if at not in found and 0 <= at < 2**63]
         for begin in range(0, len(missing), _PLACES_AT_ONCE):
             wanted = ", ".join(map(str, missing[begin : begin + _PLACES_AT_ONCE]))
             try:
                 rows = self.link.lines(
-                    f"SELECT at, line FROM records FINAL WHERE {self.where(gen)} AND at IN ({wanted}) AND {WHOLE}"
+                    f"SELECT at, line FROM records FINAL WHERE {taken.where} AND at IN ({wanted}) AND {WHOLE}"
                 )
             except EngineError as error:
                 raise OSError(str(error)) from error
             for at, line in rows:
                 found[at] = line
-                keep_recent(self.kept, (self.run_id, self.rank, gen, at), line, _KEPT_LINES)
+                keep_recent(self.kept, (*taken.key, taken.gen, at), line, _KEPT_LINES)
         return [found.get(at, b"")[:length] for at, length in places]
 
     def pieces(self) -> Iterator[bytes]:
@@ -148,7 +144,7 @@ class EngineSource:
         taken = self.taken()
         at = 0
         while at < taken.end:
-            data = self._bytes(taken.gen, at, min(taken.end, at + _PIECE_BYTES))
+            data = self._bytes(taken, at, min(taken.end, at + _PIECE_BYTES))
             if not data:
                 raise OSError(
                     f"the engine lacks the lines from byte {at} on; `telemetry ship --verify` sends them"
@@ -156,12 +152,12 @@ class EngineSource:
             at += len(data)
             yield data
 
-    def _bytes(self, gen: int, begin: int, end: int) -> bytes:
+    def _bytes(self, taken: Commit, begin: int, end: int) -> bytes:
         """Return the lines that begin between two offsets, up to the first that is missing."""
-        if begin == 0 and (whole := self.files.pop((self.run_id, self.rank, gen), b"")):
+        if begin == 0 and (whole := self.files.pop((*taken.key, taken.gen), b"")):
             return whole
         try:
-            return lines_of(self.link, Commit(run_id=self.run_id, rank=self.rank, gen=gen), begin, end)
+            return lines_of(self.link, taken, begin, end)
         except EngineError as error:
             raise OSError(str(error)) from error
 

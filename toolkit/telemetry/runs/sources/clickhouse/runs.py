@@ -72,7 +72,7 @@ _COLUMNS: Final = (
     "run_id, version, node, folder, status, why, sure, toUInt32(received), card, toUInt32(now())"
 )
 """What a card needs."""
-_MORE_COLUMNS: Final = "name, behind, project, toUInt16(created), control, manifest"
+_MORE_COLUMNS: Final = "name, behind, toUInt16(created), control, manifest"
 
 
 @dataclass(slots=True)
@@ -99,7 +99,6 @@ class EngineRun:
     name: str | None = None
     """What the run was called when it was made; None if this and the next ones were not asked for."""
     behind: int = 0
-    project: str = ""
     day: int = 0
     control: str = ""
     """Whether its node delivers requests to it: nothing if it does not, DELIVERS, or why this run gets none."""
@@ -264,18 +263,17 @@ class EngineRuns:
         return replace(self._ask_for(query, place, some), problems=(said,))
 
     def _ask_for(self, query: RunQuery, place: str, within: Within) -> RunList:
-        asked_at = now()
-        search = parse(query.text, asked_at)
+        search = parse(query.text, now())
         order, prefix, _ = split_order(query.sort)
         has_comparisons = any(isinstance(term, Comparison) for term in search.terms)
         names = self._names(within) if has_comparisons or prefix or order not in COLUMNS else {}
         if has_comparisons:
             has_text = partial(self._has_text, within)
             search = checked(search, FIELD_NAMES.union(*names.values()), has_text)
-        sql = ListSql(query, search, names, asked_at, within)
+        sql = ListSql(query, search, names, within)
         groups = self._count(within)
         matching = None
-        if not search.terms and query.days is None and not within.since_day:
+        if not search.terms and not within.since_day:
             shown = [one for one in groups if query.archived or not one.is_archived]
             shown = [one for one in shown if query.project in (None, one.project)]
             matching = sum(one.runs for one in shown if not query.statuses or one.status in query.statuses)
@@ -340,7 +338,7 @@ class EngineRuns:
     def _has_text(self, within: Within, typed: str) -> bool:
         """Return whether a run has this text in its name or its key."""
         search = parse(f'name:"{typed}"') if '"' not in typed else parse("")
-        sql = ListSql(RunQuery(), search, {}, now(), within)
+        sql = ListSql(RunQuery(), search, {}, within)
         return bool(self._link.rows(sql.select("1", "LIMIT 1")))
 
     def _count(self, within: Within) -> Sequence[_Group]:

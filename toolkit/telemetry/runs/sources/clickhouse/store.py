@@ -261,12 +261,12 @@ class ClickHouseStore(StoreQueries):
 
     def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
         version = max(int(time.time() * 1000), run.labelled.version + 1)
-        self._insert_labels(
-            project=run.project, run_id=run.run_id, version=version, data=data, day=run.day, deleted=deleted
-        )
+        self._insert_labels(run.run_id, version, data, run.day, deleted=deleted)
 
-    def _insert_labels(self, **labels: Any) -> None:
-        row = label_row(by=self._visitor(), **labels)
+    def _insert_labels(
+        self, run_id: str, version: int, data: bytes, day: int, *, deleted: bool = False
+    ) -> None:
+        row = label_row(run_id, version, by=self._visitor(), data=data, day=day, deleted=deleted)
         try:
             self._link.insert_rows(LABELS_TABLE, LABEL_TYPES, [row])
         except EngineError as error:
@@ -282,13 +282,9 @@ class ClickHouseStore(StoreQueries):
 
     def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
         self._require_write_access()
-        self._insert_labels(
-            project=project or "",
-            run_id=f"{_PROJECT}{project or ''}",
-            version=int(time.time() * 1000),
-            data=encode_project(settings),
-            day=int(time.time() // 86_400),
-        )
+        now = time.time()
+        place = f"{_PROJECT}{project or ''}"
+        self._insert_labels(place, int(now * 1000), encode_project(settings), int(now // 86_400))
 
     def delete(self, key: str) -> str:
         """Hide a run and return the token that shows it again; its folder stays on its node."""

@@ -1,4 +1,4 @@
-"""A loss that is too good at once, and one that does not move."""
+"""A loss that is too good at once."""
 
 from __future__ import annotations
 
@@ -43,39 +43,5 @@ test_a_leak_is_named, test_other_starts_are_not_suspicious = contract_of(
             "gradients": run_of([0.0] * 40, grad_norm=[0.3] * 40),
             "negative": run_of([-loss for loss in leaking()]),
         }.items()
-    },
-)
-
-
-def still(rate, *, noise=0.004, records=400, **others):
-    losses = curve(3, records=records, noise=noise, first=2.0, last=2.0)
-    return run_of(losses, **{"lr": [rate] * records, "grad_norm": [0.8] * records, **others})
-
-
-MOVES = [{**each, "global_step": each["global_step"] + 250, "train_loss": 1.0} for each in still(2e-9)[:60]]
-test_a_rate_that_moves_nothing_is_named, test_other_flat_starts_are_not_its_fault = contract_of(
-    "lr_too_small",
-    {
-        "a rate that moves nothing": (
-            still(2e-9),
-            {
-                "severity": "warning",
-                "start_step": 1,
-                "noticed_step": 200,
-                "message": Saying("2e-09"),
-                "state": "open",
-            },
-        ),
-        "a usual rate": (still(1e-4), {"severity": "info"}),
-        "the loss moves": ([*still(2e-9)[:250], *MOVES], {"state": "resolved"}),
-    },
-    {
-        "learns": run_of(curve(3, records=400, first=2.0, last=1.8), lr=[2e-9] * 400, grad_norm=[0.8] * 400),
-        "noise": still(1e-4, noise=0.3),
-        "short": still(2e-9)[:150],
-        "no gradients": still(2e-9, grad_norm=[0.0] * 400),
-        "no rate": still(0.0),
-        "rl": still(2e-9, reward=[0.5] * 400),
-        "warm-up": still(2e-9, lr=[1e-9 * 1.02**place for place in range(400)]),
     },
 )
