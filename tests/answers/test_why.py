@@ -321,14 +321,27 @@ def test_digits_that_part_after_equal_ones_differ_also_without_a_cause(pair):
     assert any("data" in what for what in found.needed)
 
 
+def test_a_package_that_no_code_imports_and_an_evaluation_are_no_answer(pair):
+    for start in ({"packages": {"colours": "2.0"}}, {"config": {"eval_every": 10}}):
+        one = write(pair[0], start={"packages": {"colours": "1.0"}, "config": {"eval_every": 20}})
+        two = write(pair[1], loss=changed_after(0), start={"packages": {"colours": "1.0"}, **start})
+        for run in (one, two):
+            if not (run / "code").exists():
+                keep_code(run, "import steady\n")
+                keep_batches(run, 1)
+        found = asked(one, two)
+        assert (found.answer, found.departure.after) == ("cannot be said", 0)
+        assert "the content of the data (`log_start(data=[…])`)" in found.needed
+
+
 def test_a_setting_that_is_off_and_one_that_is_not_set_do_not_differ(pair):
-    one = write(pair[0], start={"config": {"use_ema": False, "resume_from": None}})
+    one = write(pair[0], start={"config": {"use_ema": False, "resume_from": None}, "unanswered": ["cpu"]})
     two = write(pair[1], loss=changed_after(30, 0.1))
 
     found = why(read_evidence(one), read_evidence(two))
 
     named = [cause.difference.what for cause in found.causes] + [row.what for row, _ in found.apart]
-    assert not {"use_ema", "resume_from"} & set(named)
+    assert not {"use_ema", "resume_from", "unanswered[0]"} & set(named)
 
 
 def _sweep(folder: Path, settings, seeds=(1, 2, 3), noise=0.022) -> None:

@@ -35,8 +35,10 @@ _SAME_RATE: Final = 1e-9
 """A learning rate that differs by less was only rounded otherwise."""
 _PATIENCE: Final = 3
 """Records after which something that acts has shown."""
+_NEVER_RECORDED: Final = 0.2
 _UNRECORDED: Final = {"settings": 0.3, "code": 0.15, "batches": 0.05, "packages": 0.05}
-"""How likely the cause is something that was not recorded, compared with the weight of what was."""
+"""How likely the cause is something that was not recorded, compared with the weight of what was; with the rest of it,
+such as environment variables, what hardly ever acts is no answer."""
 LEAST: Final = 0.1
 """A cause that is less likely is no answer."""
 _LIKELY: Final = 0.4
@@ -362,7 +364,11 @@ def _ranked(found: Differences, departure: Departure) -> tuple[list[Cause], list
             if one.kind == kinds.COSMETIC and not one.note and not is_label(one.what)
         ]
         apart = [row for row in apart if row[0].kind != kinds.COSMETIC or row[0].note]
-    total = 0.05 + sum(weight for weight, _, _ in fits) + sum(_UNRECORDED[name] for name in found.missing)
+    total = (
+        _NEVER_RECORDED
+        + sum(weight for weight, _, _ in fits)
+        + sum(_UNRECORDED[name] for name in found.missing)
+    )
     causes = [Cause(difference=one, share=weight / total, because=because) for weight, one, because in fits]
     return sorted(causes, key=lambda cause: -cause.share), apart
 

@@ -53,7 +53,7 @@ MAX_VALUE_CHARS: Final = 300
 OF_THE_PROCESS: Final = frozenset(
     "event time elapsed seq session rank run_name run_id host os python packages cpu memory_gb accelerators "
     "cuda cudnn driver determinism seeds packages_left_out code_files "
-    "command_line pid boot_id process_started session_tag config environment cut unencodable".split()
+    "command_line pid boot_id process_started session_tag config environment cut unanswered unencodable".split()
 )
 """Fields of a start record that say where it ran, not how it was configured."""
 _NO_SETTING: Final = OF_THE_PROCESS | {"perf_tag", "usage_reports", "first_step", "resumed_from_step", "name"}
