@@ -93,7 +93,7 @@ async def answer_csv(request: Request) -> Response:
 
 
 def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
-    from toolkit.telemetry.runs.columns.export import TooManyRows, curves_to_csv
+    from toolkit.telemetry.runs.columns.export import curves_to_csv
     from toolkit.telemetry.runs.store import Refused, UnknownRun
 
     from . import session
@@ -116,7 +116,7 @@ def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
                 raise _QuestionError(f"{series.computed:.0%} of {metric} are computed; try again soon")
             points.append((store.card(run).name, series))
         data = curves_to_csv(points, axis, window)
-    except (_QuestionError, TooManyRows, Refused, UnknownRun) as error:
+    except (_QuestionError, Refused, UnknownRun) as error:
         return Response(f"{error}\n", 400, kept, "text/plain")
     kept["Content-Disposition"] = 'attachment; filename="curves.csv"'
     return Response(data, headers=kept, media_type="text/csv")

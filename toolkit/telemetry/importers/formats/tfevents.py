@@ -137,8 +137,6 @@ class _Records:
         self._out = out
         self._info = info
         self._plugins: dict[str, str] = state.setdefault("plugins", {})
-        if type(self._plugins) is not dict:
-            self._plugins = state["plugins"] = {}
         self._points: dict[str, _Points] = {}
         self._usual: dict[bytes, _Points] = {}
         """Where the points go of a record that differs from an earlier one in time, step and value alone."""

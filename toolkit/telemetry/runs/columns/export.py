@@ -80,10 +80,6 @@ def _parts(store: RunStore, key: str, metrics: Sequence[str]) -> Iterator[Mappin
         yield columns
 
 
-class TooManyRows(ValueError):  # noqa: N818 - the name says what happened
-    """There are more points than a browser is sent at once; the message says what to do."""
-
-
 def curves_to_csv(
     curves: Sequence[tuple[str, Series]], axis: str, window: tuple[float, float] | None
 ) -> bytes:
@@ -96,7 +92,7 @@ def curves_to_csv(
     gets a leading apostrophe.
 
     Raises:
-        TooManyRows: there are more than a browser is sent at once.
+        Refused: there are more than a browser is sent at once; the message says what to do.
     """
     parts = [
         (clean(run), clean(series.metric), segment, superseded)
@@ -105,7 +101,7 @@ def curves_to_csv(
         for segment in segments
     ]
     if sum(len(segment.x) for _, _, segment, _ in parts) > _MAX_ROWS:
-        raise TooManyRows(
+        raise Refused(
             f"These curves have more than {_MAX_ROWS:,} points. Zoom in, or export the run with `telemetry export`."
         )
     text = io.StringIO()

@@ -62,7 +62,7 @@ class ForeignLog(ColumnQueries):
 
     def _clear(self) -> None:
         self._cursor: Any = None
-        self._bytes_read = 0
+        self.bytes_read = 0
         self._first_time = np.nan
         self._has_steps = False
         self._row_kind: GrowableArray[np.int8] = GrowableArray(np.empty(0, dtype=np.int8))
@@ -122,7 +122,7 @@ class ForeignLog(ColumnQueries):
             return not self._is_read
 
     def _add(self, batch: Batch) -> None:
-        self._bytes_read += batch.bytes_read
+        self.bytes_read += batch.bytes_read
         for (_, reason), often in batch.passed_over.items():
             self.passed_over[reason] += often
         self._media.update(event.name for event in batch.events if event.kind in _SIZED)
@@ -260,7 +260,7 @@ class ForeignLog(ColumnQueries):
             is_reading = is_alive and (is_looking or not self._is_read)
             return Health(
                 records=columns.records,
-                bytes_read=self._bytes_read,
+                bytes_read=self.bytes_read,
                 bytes_pending=1 if is_reading else 0,
                 replaced_at=self._replaced_at,
                 read_ms=self._read_ms,
@@ -279,11 +279,6 @@ class ForeignLog(ColumnQueries):
         return "; ".join(notes[:4]) + more if notes else None
 
     # ------------------------------------------------------------ answers
-
-    @property
-    def bytes_read(self) -> int:
-        """How many bytes were read."""
-        return self._bytes_read
 
     def config(self) -> dict[str, Any]:
         """Return the configuration, as far as it was read."""
