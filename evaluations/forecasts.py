@@ -298,7 +298,7 @@ _HELD: Final = 0.92
 fifty repositories is added, because what comes is from others."""
 _BELOW: Final = (0.4, 0.5, 0.6, 0.7)
 """The shares of the rest that may be below the interval; the one with the shortest interval is taken."""
-REFUSED: Final = 0.12
+REFUSED: Final = 0.04
 """The share of the curves, cut at a quarter, that is too hard to forecast."""
 _TYPICAL: Final = 0.1
 """Misses up to this share of the whole improvement count fully, larger ones less and less."""
