@@ -37,7 +37,7 @@ _LINES: Final = (
     ("request to answer, p99*", "request_p99_s", " s", 10.0),
     ("{jobs} drains: lines left, wrong statuses", "drain_wrong", "", 0.0),
     ("longest drain*", "drain_s", " s", 20.0),
-    ("lag beside {records:,} records, p99*", "large_lag_p99_s", " s", 3.0),
+    ("lag next to {records:,} records, p99*", "large_lag_p99_s", " s", 3.0),
     ("four shippers, times one", "four_shippers_times", "", 1.3),
     ("idle, {runs:,} finished runs", "idle_share", " %", 1.0),
 )
