@@ -96,13 +96,6 @@ def test_the_interval_is_clamped_in_the_run(run, asked, given_back):
     assert run.answer()["requested"] == asked
 
 
-def test_an_unchanged_file_is_not_even_opened(run, monkeypatch):
-    run.ask(log_every=100)
-    run.go()
-    monkeypatch.setattr(control_file, "read_request", lambda folder: pytest.fail("opened again"))
-    run.go()
-
-
 def test_two_changes_are_30_s_apart_and_of_several_the_last_one_counts(run):
     run.ask(log_every=100)
     run.go()

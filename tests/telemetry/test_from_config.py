@@ -133,14 +133,6 @@ def test_paths_may_have_variables_and_a_home(tmp_path, monkeypatch):
             options_from_config({"telemetry": {"log_dir": unset}})
 
 
-def test_event_files_that_the_block_asks_for_are_in_the_run_folder(tmp_path):
-    process = {"log_dir": str(tmp_path / "theirs")}
-    config = {"config": {"process": [process]}}
-
-    assert options_from_config({**config, "telemetry": {}}).tensorboard_dir == str(tmp_path / "theirs")
-    assert options_from_config({**config, "telemetry": {"tensorboard": True}}).tensorboard_dir is None
-
-
 def test_of_blocks_in_two_places_the_inner_one_counts_and_that_is_said(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     config = {"config": {"telemetry": BLOCK}, "telemetry": {}}

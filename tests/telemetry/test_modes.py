@@ -16,14 +16,6 @@ SENDS = {
 }
 
 
-def test_local_sends_what_is_configured():
-    options = TelemetryOptions(**SENDS, wandb=True)
-
-    assert options.may_send
-    assert options.not_sent == []
-    assert options.wandb_mode is None
-
-
 def test_offline_sends_nothing_and_says_once_what_it_does_not(tmp_path, capsys):
     log = TelemetryLogger("run", log_dir=tmp_path, mode="offline", system=False, close_timeout=60.0, **SENDS)
     log.log_step(0, train_loss=1.0)

@@ -369,6 +369,7 @@ OFTEN = {"log_every": 100}
             {},
             {"tensorboard": True, "tensorboard_dir": "/tb"},
         ),
+        (training({"tensorboard": True}, log_dir="/tb"), {}, {"tensorboard": True}),
         (training({"wandb": False}, logging={"use_wandb": True}), {}, {"wandb": True}),
         (
             training({}, logging=WANDB),

@@ -161,22 +161,6 @@ def test_a_wrong_signing_secret_is_printed_and_recorded(tmp_path, monkeypatch, c
     assert "another-secret" not in caplog.text + json.dumps(reported)
 
 
-def test_each_receiver_is_reported_what_it_wants_to_know(tmp_path):
-    with receiving() as first, receiving() as second:
-        wishes = (
-            webhook(first, when=["start", "milestone"]),
-            webhook(second, when=["finish", "milestone"]),
-        )
-        with logging_to(tmp_path, *wishes, alerts=[GOOD]) as log:
-            log.log_eval(1, val_loss=0.25)
-            let_arrive(log, first, 2)
-            let_arrive(log, second, 1)
-
-    assert occasions(first) == ["start", "milestone"]
-    assert occasions(second) == ["milestone", "finish"]
-    assert {record["receiver"] for record in deliveries(log)} == {"webhook", "webhook-2"}
-
-
 # ------------------------------------------------------------ who gets nothing
 
 
