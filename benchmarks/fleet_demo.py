@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks.child import ROOT
 from benchmarks.fleet_server import NoEngineError, Server
 from dashboard.access.access_options import READER_TOKEN_VARIABLE, TOKEN_VARIABLE
+from dashboard.access.tokens import AccessTokens
 from dashboard.launcher import (
     LaunchError,
     PreparedDashboard,
@@ -129,7 +130,7 @@ class Demo:
             training.write_text(CONFIG.read_text("utf-8").replace("steps: 500\n", "steps: 100000\n"), "utf-8")
             self._run(NODES[0], str(ROOT / "run.py"), str(training), stop_with=signal.SIGINT)
             threading.Thread(target=self._say_when_shipped, args=(loggers, runs), daemon=True).start()
-            if has_terminal and prepared.opens_without_token:
+            if has_terminal and not isinstance(prepared.access, AccessTokens):
                 open_browser(prepared.listener.url)
 
         prepared.server.serve_until_stopped(on_ready=begin)

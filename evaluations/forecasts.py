@@ -256,9 +256,9 @@ def cases_of(series: Sequence[Series], shares: Sequence[float]) -> Iterator[Case
             now, end = float(curve.steps[-1]), round(float(one.curve.steps[-1]))
             lr = _until(one.lr, now)
             plan = Plan(last_step=end, lr=lr, planned_lr=rest_of_schedule(lr, end, one.settings))
-            signs = signs_of(curve, plan, np.array([now]))
             train = _until(one.train, now)
             why = refusal(one.metric, curve, plan)
+            signs = signs_of(curve, replace(plan, lr=None) if why else plan, np.array([now]))
             yield Case(series=one, share=share, curve=curve, plan=plan, train=train, why=why, signs=signs)
 
 
@@ -348,8 +348,9 @@ def fit(cases: Sequence[Case]) -> Fitted:
             difficulty[~here], size[~here], table.weight[~here]
         )
     usual = np.exp(usual)
-    hardest = float(np.quantile(usual[table.share == 0.25], 1 - REFUSED))
-    given = usual <= hardest
+    reach = np.array([case.signs.reach for case in cases])
+    hardest = float(np.quantile((usual / reach)[table.share == 0.25], 1 - REFUSED))
+    given = usual <= hardest * reach
     usual = np.array([case.signs.usual_miss(one) for case, one in zip(cases, usual, strict=True)])
     train = np.array([case.train is None for case in cases])
     known = np.array([case.signs.known for case in cases])

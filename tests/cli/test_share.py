@@ -65,7 +65,7 @@ def test_failures_are_reported_and_only_an_earlier_zip_is_replaced(folder, tmp_p
     for name in ("mine.zip", "link.zip"):
         assert share("--out", tmp_path / name) == share("--out", tmp_path / name, "--force") == 2
     assert (share(), share(), share("--force")) == (0, 2, 0)
-    assert share("--wide") == main(["export", str(folder), "--to", "csv", "--preview"]) == 2
+    assert share("--metrics", "*") == main(["export", str(folder), "--to", "csv", "--preview"]) == 2
     (folder / "metrics.jsonl").unlink()
     (folder / "metrics.jsonl").symlink_to("/etc/hostname")
     assert share("--out", "half.zip") == 2
@@ -75,7 +75,7 @@ def test_failures_are_reported_and_only_an_earlier_zip_is_replaced(folder, tmp_p
         "exists already",
         "was not written by",
         "symbolic link",
-        "--wide is only for",
+        "--metrics is only for",
         "--preview is only for",
     )
     assert [reason for reason in reasons if reason not in said] == []

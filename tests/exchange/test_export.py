@@ -104,16 +104,13 @@ def test_parquet_keeps_nan_and_infinity(run, tmp_path, capsys):
     export(capsys, run, "parquet", tmp_path / "a.parquet")
     rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert by_metric([{**row, "value": str(row["value"])} for row in rows]) == points("")
-    export(capsys, run, "parquet", tmp_path / "wide.parquet", "--wide")
-    wide = parquet.read_table(tmp_path / "wide.parquet").to_pylist()
-    assert str([row["train_loss"] for row in wide if row["train_loss"] is not None][3:]) == "[nan, inf, -inf]"
 
 
-def test_a_wide_table_has_one_row_a_record(run, tmp_path, capsys):
-    export(capsys, run, "csv", tmp_path / "a.csv", "--wide", "--metrics", "*loss")
+def test_metrics_and_sessions_can_be_chosen(run, tmp_path, capsys):
+    export(capsys, run, "csv", tmp_path / "a.csv", "--metrics", "*loss")
     rows = list(csv.DictReader((tmp_path / "a.csv").open(newline="")))
-    assert list(rows[0]) == ["run", "session", "event", "step", "time", "train_loss", "val_loss"]
-    assert [row["train_loss"] for row in rows] == ["0.1", "1.1", "2.1", "nan", "inf", "-inf", ""]
+    assert [row["value"] for row in rows] == ["0.1", "1.1", "2.1", "nan", "inf", "-inf", "0.25"]
+    assert {row["metric"] for row in rows} == {"train_loss", "val_loss"}
     export(capsys, run, "csv", tmp_path / "all.csv", "--all-sessions")
     assert (tmp_path / "all.csv").read_text().count("train_loss") == 9
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from toolkit.telemetry.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
-from toolkit.telemetry.forecasts.schedule import rest_of_schedule
+from toolkit.telemetry.forecasts.schedule import rest_of_schedule, since_jump
 
 END = 1000
 
@@ -188,6 +188,46 @@ def test_a_loss_that_falls_with_a_rate_that_was_held_ends_in_its_interval(settin
 
         assert answer.low <= np.median(values[-END // 20 :]) <= answer.high
         assert np.all(np.diff(answer.quantiles) >= 0)
+
+
+def fallen(at, *, until=600, seed=0):
+    """A loss that falls to half at once, with the learning rate, and its plan."""
+    steps = np.arange(1.0, until + 1)
+    noise = 0.02 * np.random.default_rng(seed).normal(size=until)
+    lr = Curve(steps, np.where(steps < at, 1e-3, 1e-4))
+    return Curve(steps, (1 + 3 * steps**-0.5) * np.where(steps < at, 1.0, 0.5) + noise), Plan(END, lr=lr)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_fell_with_its_rate_is_forecast_from_there_on(seed):
+    answer = forecast_curve("train_loss", *fallen(300, seed=seed))
+
+    assert answer.low <= 0.5 * (1 + 3 * END**-0.5) <= answer.high
+    assert "600 records up to step 600 of 1,000, 301 of them since" in answer.basis
+    # The fall is no trend that goes on.
+    assert answer.middle > 0.4
+
+
+def test_right_after_a_jump_of_the_learning_rate_nothing_is_forecast():
+    assert "The learning rate jumped at step 590" in forecast_curve("train_loss", *fallen(590)).why
+
+
+@pytest.mark.parametrize(
+    ("rates", "since"),
+    [
+        (lambda steps: np.where(steps < 500, 1e-3, 1e-4), 500),
+        (lambda steps: 1e-3 * 0.1 ** (steps // 250), 500),
+        (lambda steps: 1e-3 * (1.1 + np.cos(np.pi * (steps % 300) / 300)), 300),
+        (lambda steps: 1e-3 * np.minimum(steps / 50, 1.0), 0),
+        (lambda steps: 1e-3 * 0.5 * (1 + np.cos(np.pi * steps / 600)), 0),
+        (lambda steps: 1e-3 * 0.99**steps, 0),
+    ],
+)
+def test_a_jump_of_the_learning_rate_is_told_from_a_schedule_that_bends(rates, since):
+    steps = np.arange(0.0, 599)
+    curve, plan = since_jump(Curve(steps, steps), Plan(END, lr=Curve(steps, rates(steps))))
+
+    assert curve.steps[0] == plan.lr.steps[0] == since
 
 
 def test_a_rate_that_stays_makes_the_interval_no_wider():

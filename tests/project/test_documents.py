@@ -209,6 +209,7 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
         ("detectors", 1, OUT_OF_MEMORY, ""),
         ("spans", 0, NOT_A_NUMBER, ""),
         ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
+        ("errors", 0, None, "telemetry show logs/flaky --errors"),
     ],
 )
 def test_a_page_shows_what_its_command_prints(page, number, script, command, tmp_path):

@@ -73,19 +73,6 @@ def test_a_script_that_never_calls_log_start_has_a_start_all_the_same(make, tell
     assert numbers(log) == list(range(len(numbers(log))))
 
 
-def test_a_resumed_session_begins_with_its_start_too(make):
-    for _ in range(2):
-        log = make(resume=True)
-        with log.span("model_init"):
-            pass
-        log.log_start()
-        log.close()
-    found = read_records(log.run_folder / "metrics.jsonl")
-
-    assert [next(r["event"] for r in found if r["session"] == number) for number in (1, 2)] == ["start"] * 2
-    assert numbers(log) == list(range(len(found)))
-
-
 def test_spans_do_not_wait_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr(live_run, "_TEND_EVERY_S", 3600.0)
     clock = ManualClock()

@@ -205,12 +205,6 @@ def test_what_a_record_cannot_hold_is_named_by_its_type(value):
 # ---------------------------------------------------------------- names
 
 
-def test_nested_mappings_are_flattened(values):
-    plain, _ = values.fields({"loss": {"a": 1, "b": {"c": torch.tensor(2.0)}}, "z": 3})
-
-    assert plain == {"loss/a": 1, "loss/b/c": 2.0, "z": 3}
-
-
 def test_any_mapping_is_flattened():
     given_mapping = collections.OrderedDict(a=types.MappingProxyType({"b": collections.Counter("xx")}))
     plain, _ = PlainValues(Guard(), DeviceScalars()).fields({"m": given_mapping})

@@ -211,13 +211,6 @@ def test_step_epoch_thread_and_spans_are_those_of_the_place_where_it_arose(log):
     assert one["spans"] == ["application", "my own", "training_iteration", "forward"]
 
 
-def test_spans_that_are_still_open_around_the_capture_are_reported(log):
-    with log.span("training_loop"), log.span("training_iteration"):
-        caught(log.capture_errors()(fail))
-
-    assert errors_of(log)[0]["spans"] == ["training_loop", "training_iteration"]
-
-
 # ---------------------------------------------------------------- repeats
 
 

@@ -59,9 +59,7 @@ def default_out(runs: Sequence[ExportedRun], format_name: str) -> Path:
     return Path(f"{name}.{format_name}" if format_name in _TABLES else f"{name}-{format_name}")
 
 
-def export(
-    runs: Sequence[ExportedRun], format_name: str, out: Path, *, wide: bool = False, force: bool = False
-) -> Export:
+def export(runs: Sequence[ExportedRun], format_name: str, out: Path, *, force: bool = False) -> Export:
     """Write `runs` to `out`, a file for tables and a folder for tools. It appears when it is complete.
 
     Raises:
@@ -74,7 +72,7 @@ def export(
     is_ours = tables.is_ours if is_table else lambda out: os.path.lexists(out / MARK)
     with whole(out, is_ours=is_ours, force=force) as half:
         if is_table:
-            points = _TABLES[format_name](runs, half, wide=wide)
+            points = _TABLES[format_name](runs, half)
             notes.append(tables.LOSES)
         else:
             write, loses = _FOLDERS[format_name]

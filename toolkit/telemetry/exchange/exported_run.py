@@ -146,16 +146,14 @@ class ExportedRun:
             self.notes.append(f"{self.name} has no numbers")
 
     def rows(self) -> Iterator[Row]:
-        """Yield session, event, step, time and metrics of each record; names of ours are as `show` has them."""
-        is_ours = self.source is None
+        """Yield session, event, step, time and metrics of each record of ours; names are as `show` has them."""
         for record in self.records():
-            values = dict(metrics_of(record)) if is_ours else scalars_of(self.for_tools(record))
+            values = dict(metrics_of(record))
             if values:
                 at = position_of(record)
                 step = int(at.step) if math.isfinite(at.step) else None
                 timestamp = at.time if math.isfinite(at.time) else None
-                # Sessions of other tools are counted from 0.
-                yield at.session - (not is_ours), record["event"], step, timestamp, values
+                yield at.session, record["event"], step, timestamp, values
 
     def series(self, source: RunSource) -> Iterator[Series]:
         """Yield the points of another tool's run in the order of each series, under the names that `show` has."""

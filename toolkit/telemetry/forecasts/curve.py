@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit.telemetry.forecasts.constants import FITTED
+from toolkit.telemetry.forecasts.schedule import since_jump
 from toolkit.telemetry.forecasts.series import Curve, Fitted, Floats, Forecast, NoForecast, Plan
 from toolkit.telemetry.forecasts.signs import Signs, noise_of, signs_of
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, is_evaluation
@@ -42,7 +43,7 @@ def forecast_curve(
     signs = signs_of(curve, plan, ahead)
     middle = float(signs.places() @ _at(signs.done, fitted, fitted.places))
     miss = float(np.exp(signs.difficulty(middle) @ np.array(fitted.difficulty)))
-    if miss > fitted.hardest:
+    if miss > fitted.hardest * signs.reach:
         return NoForecast(
             f"{metric} has changed too unevenly so far: the interval would be wider than its whole range."
         )
@@ -98,6 +99,13 @@ def refusal(metric: str, curve: Curve, plan: Plan) -> str:
         return f"Less than {SOONEST:.0%} of the planned steps are done."
     if np.ptp(curve.values) == 0:
         return f"{metric} has been the same in all {count} records."
+    later, _ = since_jump(curve, plan)
+    begun, ends = later.steps[0], plan.last_step
+    if len(later.steps) < FEWEST or curve.steps[-1] - begun < SOONEST * (ends - begun):
+        return (
+            f"The learning rate jumped at step {begun:,.0f}: a forecast needs {FEWEST} records and "
+            f"{SOONEST:.0%} of the steps from there on."
+        )
     return _diverged(metric, curve)
 
 
@@ -117,7 +125,10 @@ def _diverged(metric: str, curve: Curve) -> str:
 
 
 def _basis(signs: Signs, curve: Curve, plan: Plan) -> str:
-    so_far = f"{len(curve.values)} records up to {plan.unit} {curve.steps[-1]:,.0f} of {plan.last_step:,}"
+    so_far = f"{len(curve.values)} records up to step {curve.steps[-1]:,.0f} of {plan.last_step:,}"
+    later, _ = since_jump(curve, plan)
+    if len(later.steps) < len(curve.steps):
+        so_far += f", {len(later.steps)} of them since the learning rate jumped at step {later.steps[0]:,.0f}"
     if not signs.known:
         return f"{so_far}; the rest of the learning-rate schedule is not known."
     if signs.fall > 0.01:

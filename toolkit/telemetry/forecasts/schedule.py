@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from toolkit.telemetry.forecasts.series import Curve, Floats
+from toolkit.telemetry.forecasts.series import Curve, Floats, Plan
 
 _TOLERANCE = 0.02
 """A recorded learning rate may differ from its schedule by this share of the highest one."""
 
 _POINTS = 60
+_WARM = 0.9
+"""Above this share of its highest value a rate is warmed up."""
+_JUMP = 0.4
+_ALONE = 5.0
+_NOTHING = 1e-4
+"""Below this share of the highest rate all rates are alike."""
 
 _NAMES_A_SCHEDULE = re.compile(r"^(?!.*noise).*(sched|lr_decay_style)")
 _SHAPES: tuple[Callable[[Floats], Floats], ...] = (
@@ -54,6 +61,26 @@ def rest_of_schedule(
             return Curve(rest, peak * np.clip((last_step - rest) / (_FALLS_OVER * last_step), 0.0, 1.0))
         return Curve(rest, np.full(_POINTS, peak)) if _STAYS.search(named) else None
     return _decay(lr, since, first, peak, float(last_step), rest) or _stairs(lr, first, rest)
+
+
+def since_jump(curve: Curve, plan: Plan) -> tuple[Curve, Plan]:
+    """Return what was recorded since the learning rate last jumped: the loss follows another curve from there on.
+
+    It jumps where it falls in stairs or starts again: to half as much again or a third less, and by far more than just
+    before and after.
+    """
+    lr = plan.lr
+    peak = 0.0 if lr is None else float(np.max(lr.values, initial=0.0))
+    if lr is None or peak <= 0:
+        return curve, plan
+    begun = int(np.argmax(lr.values >= _WARM * peak))
+    moves = np.abs(np.diff(np.log(np.maximum(lr.values[begun:], _NOTHING * peak))))
+    around = np.maximum(np.r_[0.0, moves[:-1]], np.r_[moves[1:], 0.0])
+    jumps = np.flatnonzero((moves > _JUMP) & (moves > _ALONE * around))
+    if not len(jumps) or (jump := lr.steps[begun + 1 + jumps[-1]]) > curve.steps[-1]:
+        return curve, plan
+    later, rates = (Curve(one.steps[one.steps >= jump], one.values[one.steps >= jump]) for one in (curve, lr))
+    return later, replace(plan, lr=rates)
 
 
 def _stairs(lr: Curve, first: int, rest: Floats) -> Curve | None:

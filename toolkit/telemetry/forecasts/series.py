@@ -27,7 +27,6 @@ class Plan:
     """Learning rates recorded so far."""
     planned_lr: Curve | None = None
     """The rest of the schedule, if it is known."""
-    unit: str = "step"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA
+from toolkit.telemetry.forecasts.schedule import since_jump
 from toolkit.telemetry.forecasts.series import Curve, Floats, Plan
 
 _GROUPS = 40
@@ -42,7 +43,9 @@ class Signs:
     level: float
     """The recent value of the metric."""
     unit: float
-    """The range so far, with the noise."""
+    """The range so far, with the noise; since the learning rate jumped, if it did."""
+    reach: float
+    """The range of all records, in `unit`s."""
     done: float
     """Share of the planned steps."""
     moves: Floats
@@ -92,21 +95,21 @@ class Signs:
 def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
     """Look at `curve`, which has at least 15 records, and at the rest of its `plan`, which has a last step."""
     assert plan.last_step is not None
-    end, lr, planned_lr = float(plan.last_step), plan.lr, plan.planned_lr
+    whole = float(np.ptp(_medians(curve.values)))
+    curve, plan = since_jump(curve, plan)
+    end, lr, planned_lr = float(plan.last_step or 0), plan.lr, plan.planned_lr
     steps, values = curve.steps, curve.values
     count = len(values)
     spacing = max(float(np.median(np.diff(steps))), 1e-12 * abs(end))
     begin = float(steps[0]) - spacing
     now, last = float(steps[-1]) - begin, end - begin
-    edges = np.linspace(0, count, min(_GROUPS, count) + 1).astype(int)
-    groups = [slice(first, end) for first, end in itertools.pairwise(edges)]
-    times = np.array([steps[group].mean() for group in groups]) - begin
-    medians = np.array([np.median(values[group]) for group in groups])
+    times = np.array([steps[group].mean() for group in _groups(count)]) - begin
+    medians = _medians(values)
     level = float(np.median(values[-max(3, count // 10) :]))
     unit = float(np.ptp(medians)) + noise_of(values)
     unit = max(unit, 1e-9 * float(np.max(np.abs(values))), 1e-300)
     heights = (medians - level) / unit
-    half = len(groups) // 2
+    half = len(heights) // 2
     later = heights[half:]
     moves, path = _simple_forecasts(times, heights, now, last, ahead - begin)
     fall = held = 0.0
@@ -118,6 +121,7 @@ def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
     return Signs(
         level=level,
         unit=unit,
+        reach=max(1.0, whole / unit),
         done=now / last,
         moves=moves,
         path=level + unit * path,
@@ -129,6 +133,15 @@ def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
         back=-float(np.median(heights[:half][-max(2, half // 8) :])),
         noise=noise_of(values) / unit / float(np.sqrt(max(1.0, 0.05 * count * last / now))),
     )
+
+
+def _groups(count: int) -> list[slice]:
+    edges = np.linspace(0, count, min(_GROUPS, count) + 1).astype(int)
+    return [slice(first, end) for first, end in itertools.pairwise(edges)]
+
+
+def _medians(values: Floats) -> Floats:
+    return np.array([np.median(values[group]) for group in _groups(len(values))])
 
 
 def noise_of(values: Floats) -> float:

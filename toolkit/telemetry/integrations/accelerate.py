@@ -79,8 +79,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, writes and watches nothing yet.
         run = self._run
-        resumed = {"resume_from": self._resume_from, "resumed_from_step": self._resumed_from_step}
-        return partial(type(self), run.given or run.options, run_name=run.run_name, **resumed), ()
+        others: dict[str, Any] = {"run_name": run.run_name, "resume_from": self._resume_from}
+        others["resumed_from_step"] = self._resumed_from_step
+        return partial(type(self), run.given or run.options, **others), ()
 
     @property
     def guard(self) -> Guard:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,6 @@ AT_THE_END: Final = "end"
 """`caught_by` of an error that ends the run. It is recorded even if it is a repetition."""
 _TAKEN: Final = "_telemetry_recorded"
 _SPANS: Final = "_telemetry_spans"
-_RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Python allocates memory a megabyte at a time."""
 _NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Signal the end of an iteration, such as the last batch of an epoch."""
 _CALLED_OFF: Final = ("CancelledError",)
@@ -88,8 +85,6 @@ class ErrorRecorder:
         self._exit: _Exit | None = None
         # Reentrant: a signal handler may interrupt it on the same thread.
         self._counting = threading.RLock()
-        # Released when memory has run out: one to record the error, one for the script, if only to print it.
-        self._reserves = [_reserve() for _ in range(2 if options.enabled else 0)]
 
     def take(self, error: BaseException, *, caught_by: str) -> None:
         """Record an exception that is being raised.
@@ -109,16 +104,12 @@ class ErrorRecorder:
             return
         if isinstance(error, SystemExit):
             self._exit = _Exit(error.code, self._where(), is_recorded=True)
-        if isinstance(error, MemoryError):
-            self._reserves = self._reserves[:1]
         kind, is_recorded = self._count(error)
         if is_recorded or caught_by == AT_THE_END:
             self._record(error, kind, caught_by=caught_by)
         else:
             with self._guard.catch("remembering an error"):
                 vars(error)[_TAKEN][self._mark] = kind.fingerprint if kind is not None else ""
-        if isinstance(error, MemoryError):
-            self._reserves = []
 
     def _record_if_only_counted(self, error: BaseException) -> None:
         key: str | None = None
@@ -281,13 +272,3 @@ def _is_power_of_ten(count: int) -> bool:
     while count >= 10 and count % 10 == 0:
         count //= 10
     return count == 1
-
-
-def _reserve() -> mmap.mmap:
-    """Return memory that can be released later; pages that are not touched take no physical memory.
-
-    Not a `bytearray`: the allocator may take that from memory that was freed before, and fills it with zeros.
-    """
-    if hasattr(mmap, "MAP_PRIVATE"):
-        return mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return mmap.mmap(-1, _RESERVE_BYTES)

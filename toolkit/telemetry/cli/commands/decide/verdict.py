@@ -97,4 +97,5 @@ def _last(run: ListedRun, metric: str) -> float | None:
         if name == metric:
             found[:] = column.values[-1:]
 
-    return next(iter(read_counted(source_for(run), list[float], take)), None)
+    last = read_counted(source_for(run), list[float], take)
+    return last[0] if last else None

@@ -19,7 +19,7 @@ from toolkit.telemetry.exchange.exported_run import ExportedRun, run_of_folder, 
 
 ZIP: Final = "zip"
 TRACE: Final = "trace"
-_OF_POINTS: Final = ("metrics", "wide", "all_sessions", "format")
+_OF_POINTS: Final = ("metrics", "all_sessions", "format")
 
 JSON_FORM: Final = f"""\
 an object with `out`, `format`, `runs` (how many), `points` and `notes` (what the format cannot keep, and what was \
@@ -45,9 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"file for tables, {TRACE} and {ZIP}, else folder (default: here, named after the run); - prints a trace",
     )
     parser.add_argument("--metrics", metavar="GLOB", help="only metrics whose names match, such as 'train/*'")
-    parser.add_argument(
-        "--wide", action="store_true", help="tables: one row a record and one column a metric"
-    )
     parser.add_argument(
         "--all-sessions", action="store_true", help="also steps that a later session logged again"
     )
@@ -83,7 +80,7 @@ def _export(args: argparse.Namespace) -> int:
             found.metrics, found.all_sessions = args.metrics, args.all_sessions
         read_about(runs)
         out = args.out if args.out is not None else default_out(runs, args.to)
-        done = export(runs, args.to, out, wide=args.wide, force=args.force)
+        done = export(runs, args.to, out, force=args.force)
     notes = [*notes, *done.notes]
     if args.json:
         about = {"out": os.fspath(done.out), "format": args.to, "runs": len(runs), "points": done.points}
