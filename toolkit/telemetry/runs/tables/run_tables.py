@@ -181,11 +181,10 @@ class RunTables:
         self._store.wait_until_saved(_NO_LIMIT_S)
         # Without any column, the number of rows would be lost.
         asked = [column for column in shown if wanted is None or column in wanted] or ["run"]
-        nulls = pa.nulls(sum(len(file.rows) for file in files), pa.float64())
         arrays = [
             pa.chunked_array([file.fixed(column) for file in files], fixed.field(column).type)
             if column in taken
-            else _with_gaps([(file.metric(column), len(file.rows)) for file in files], nulls)
+            else pa.chunked_array([file.metric(column) for file in files], pa.float64())
             for column in asked
         ]
         return pa.table(arrays, names=[shown[column] for column in asked])
@@ -380,8 +379,8 @@ class _File:
                 of_segment[counts_until : segment.end] = True
         return _array(of_segment[self.rows])
 
-    def metric(self, column: str) -> pa.Array | None:
-        """Return a metric, null where a record does not have it; None if none has it."""
+    def metric(self, column: str) -> pa.Array:
+        """Return a metric, null where a record does not have it."""
         _, name = self.labels.get(column, (None, None))
         signal = _SIGNALS.get(column)
         if name is None and signal is not None:
@@ -390,7 +389,7 @@ class _File:
                 name = next((other for other in self.metrics if signal_of(other) == signal), None)
         metric, count = None if name is None else self.metrics.get(name), len(self.rows)
         if metric is None:
-            return None
+            return pa.nulls(count, pa.float64())
         rows, values = _until(metric, len(self._is_ours))
         if len(rows) == count and (count == len(self._is_ours) or self._is_ours[rows].all()):
             # Every record has it, and they are in the order of the file.
@@ -399,18 +398,6 @@ class _File:
         dense, lacks = np.zeros(count), np.ones(count, dtype=bool)
         dense[at[at >= 0]], lacks[at[at >= 0]] = values[at >= 0], False
         return _array(dense, lacks)
-
-
-def _with_gaps(pieces: Sequence[tuple[pa.Array | None, int]], nulls: pa.Array) -> pa.ChunkedArray:
-    """Return arrays in their order, with null for so many rows where there is none."""
-    found, gap = [], 0
-    for piece, count in [*pieces, (nulls[:0], 0)]:
-        if piece is None:
-            gap += count
-        else:
-            found += [nulls[:gap], piece] if gap else [piece]
-            gap = 0
-    return pa.chunked_array(found, pa.float64())
 
 
 def _until(metric: MetricColumn, rows: int) -> tuple[npt.NDArray[np.int32], Floats]:
