@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-import orjson
+# By their names: at the very end of a process Python empties modules, before the last call is declared lost.
+from orjson import OPT_APPEND_NEWLINE, OPT_NON_STR_KEYS, JSONDecodeError, JSONEncodeError, dumps, loads
 
 from toolkit.telemetry.runfolder.records import (
     CUT,
@@ -197,8 +198,8 @@ def decode(line: bytes) -> Record:
         RecordError: the line is not one JSON object, or is nested or filled beyond any record of ours.
     """
     try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        record = loads(line)
+    except JSONDecodeError as error:
         record = _with_bare_words(line) if b"NaN" in line or b"Infinity" in line else None
         if record is None:
             raise RecordError(f"not strict JSON: {error}") from error
@@ -221,7 +222,7 @@ def _with_bare_words(line: bytes) -> Any:
             return None
         found = dict(islice(_find_non_finite(record, ""), _MAX_KEYS))
         # Strict in everything else: Python's own parser takes half characters and numbers without end.
-        plain = orjson.loads(orjson.dumps(record))
+        plain = loads(dumps(record))
     except (ValueError, TypeError, RecursionError):
         return None
     named = plain.get(NON_FINITE)
@@ -300,12 +301,12 @@ def _find_non_finite(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _dump(record: Record) -> bytes:
     try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:
+        return dumps(record, option=OPT_APPEND_NEWLINE)
+    except JSONEncodeError:
         if record.get("event") in _OF_NUMBERS:
             record = {name: as_number(value) for name, value in record.items()}
         # Half a character (a lone surrogate) or an integer of more than 64 bits: rare, so looked for only now.
-        return orjson.dumps(encodable(record), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        return dumps(encodable(record), option=OPT_APPEND_NEWLINE | OPT_NON_STR_KEYS)
 
 
 def _shorten(record: Record, limits: _Limits) -> Record:
