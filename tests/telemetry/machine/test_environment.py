@@ -143,7 +143,7 @@ def test_a_part_that_hangs_is_named_and_one_that_failed_before_it_is_not(monkeyp
     parts = {"cpu": lambda: 1 / 0, "os": lambda: released.wait(PATIENCE_S), "packages": dict}
     monkeypatch.setattr(environment, "_PARTS", parts)
 
-    monkeypatch.setattr(start_look, "_LATEST_S", 0.0)
+    monkeypatch.setattr(start_look, "_MACHINE_LATEST_S", 0.0)
 
     look = look_at_machine(Guard())
     look.start()

@@ -31,7 +31,9 @@ _LONGEST_S: Final = 0.2
 _BREATH_S: Final = 0.0005
 """Long enough for the training to run in between."""
 _LATEST_S: Final = 5.0
-"""After so long the record of what was found is written without what a disk or a driver has not answered."""
+"""After so long the record of what was found is written without the data on a disk that does not answer,"""
+_MACHINE_LATEST_S: Final = 10.0
+"""and after so long without what a driver has not answered."""
 
 
 class Look:
@@ -88,7 +90,7 @@ def look_at_machine(guard: Guard) -> Look:
             masker.mask(part)
             time.sleep(_BREATH_S)
 
-    return Look("telemetry-environment", find, guard, latest_s=_LATEST_S)
+    return Look("telemetry-environment", find, guard, latest_s=_MACHINE_LATEST_S)
 
 
 def look_at_start(paths: Sequence[str], guard: Guard, *, with_settings: bool) -> Look:
