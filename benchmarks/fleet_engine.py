@@ -40,10 +40,6 @@ class Meter:
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
-    def memory_mb(self) -> float:
-        """Return the memory that the engine has now."""
-        return float(self._process.memory_info().rss) / 2**20
-
     def wait_until_idle(self, timeout_s: float = 120.0) -> None:
         """Wait until merges are over."""
         deadline = time.monotonic() + timeout_s
@@ -91,7 +87,6 @@ class _Trial:
         for part in parts:
             say(f"{part.__name__.strip('_').replace('_', ' ')}")
             part()
-        self._found["memory_mb"] = self._meter.memory_mb()
         return self._found
 
     def _store(self) -> ClickHouseStore:
