@@ -79,9 +79,7 @@ def _sparkline(values: Sequence[float | None]) -> str:
             y = 50 if is_flat else round(93 - 86 * (value - low) / span)
             lines[-1].append(f"{number},{y}")
     drawn = "".join(f'<polyline points="{" ".join(line)}"/>' for line in lines if len(line) > 1)
-    return (
-        f'<svg viewBox="0 0 {len(values) - 1} 100" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
-    )
+    return f'<svg viewBox="0 0 {len(values) - 1} 100" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
 
 
 # ---------------------------------------------------------------- where the time went
