@@ -223,7 +223,7 @@ def test_right_after_a_jump_of_the_learning_rate_nothing_is_forecast():
         (lambda steps: 1e-3 * 0.99**steps, 0),
     ],
 )
-def test_a_schedule_that_bends_has_no_jump_of_the_learning_rate_and_stairs_have(rates, since):
+def test_a_jump_of_the_learning_rate_is_not_taken_for_a_schedule_that_bends(rates, since):
     steps = np.arange(0.0, 599)
     curve, plan = since_jump(Curve(steps, steps), Plan(END, lr=Curve(steps, rates(steps))))
 

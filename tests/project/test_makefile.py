@@ -238,7 +238,7 @@ def test_make_run_ends_in_the_middle_of_the_real_training_which_saves(tmp_path, 
 
 @pytest.mark.parametrize(
     ("program", "module"),
-    [("run.py", "toolkit/telemetry/cli/main"), ("run_dashboard.py", "dashboard/launcher")],
+    [("run.py", "toolkit/telemetry/trainer/command"), ("run_dashboard.py", "dashboard/launcher")],
 )
 def test_ctrl_c_ends_a_program_that_make_run_has_only_just_started(tmp_path, program, module):
     """A shell starts it so that it ignores Ctrl-C, and its imports take seconds."""

@@ -212,16 +212,6 @@ def test_read_run_gives_back_nan_and_counts_broken_lines(tmp_path):
         run.frame(library="spark")
 
 
-def test_read_run_reads_records_without_a_manifest(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"event": "step", "seq": 0, "time": 1.0, "global_step": 1}\n')
-
-    run = read_run(tmp_path)
-
-    assert run.manifest is None
-    assert run.status is None
-    assert run.frame()["global_step"].tolist() == [1]
-
-
 def test_read_run_of_a_folder_without_a_run_says_so_and_names_those_below(tmp_path):
     with pytest.raises(FileNotFoundError, match="metrics.jsonl"):
         read_run(tmp_path)

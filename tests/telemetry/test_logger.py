@@ -56,10 +56,18 @@ def last(log, event):
 def keep_house(log):
     """Have the run's chores done now, and here alone, instead of after some seconds."""
     log._run.periodic.close(PATIENCE_S)
+    # What another thread finds meanwhile is written with the next chores alone.
+    wait_until(lambda: chores_are_written(log))
+
+
+def chores_are_written(log):
     for doing, _, do in log._run.periodic._tasks:
         with log.guard.catch(doing):
             do()
-    wait_until(lambda: read_manifest(log.run_folder) == log._run.pipeline.manifest)
+    until = time.monotonic() + 5.0
+    while read_manifest(log.run_folder) != log._run.pipeline.manifest and time.monotonic() < until:
+        time.sleep(0.01)
+    return read_manifest(log.run_folder) == log._run.pipeline.manifest
 
 
 # ---------------------------------------------------------------- making one

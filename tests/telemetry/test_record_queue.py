@@ -1,6 +1,8 @@
 """Records are numbered in the order of the calls, never overtake one that waits, and are counted if lost."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -120,6 +122,20 @@ def test_what_explains_a_run_is_kept_however_many_wait(taken, monkeypatch):
         "error",
         "end",
     ]
+
+
+def test_values_that_a_record_of_another_thread_left_out_are_not_reported_twice(taken):
+    reported = []
+    taken.record_queue._on_left_out = lambda values: reported.append(threading.current_thread().name)
+    other = threading.Thread(target=taken.put, kwargs={"n": 1})
+    with taken.record_queue.lock:
+        other.start()
+        # Long enough for it to come to the lock.
+        time.sleep(0.2)
+        taken.put(**{f"metric_{number}": 0.5 for number in range(10_000)})
+    other.join()
+
+    assert reported == [threading.current_thread().name]
 
 
 # ---------------------------------------------------------------- a disk that takes nothing

@@ -130,9 +130,9 @@ class RecordQueue:
         if finish is None and not is_masked:
             # Before the lock is taken: a long text takes its time.
             event, fields = self.masker.mask_name(event), self.masker.mask_record(fields)
-        lost_before = self.values_lost
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
+            lost_before = self.values_lost
             if self.journal.is_closed:
                 if event not in _KEPT_LONGEST and event != MESSAGE:
                     raise LateError
@@ -156,8 +156,9 @@ class RecordQueue:
             finally:
                 self.busy = False
                 self._look_whether_direct()
-        if self.values_lost > lost_before:
-            self._on_left_out(self.values_lost - lost_before)
+            lost = self.values_lost - lost_before
+        if lost:
+            self._on_left_out(lost)
 
     def commit_line(self, line: bytes, event: str, seq: int) -> None:
         """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""
