@@ -34,7 +34,6 @@ AGAIN: Final = "no logging, again"
 LAUNCHES: Final = "many small kernels"
 _LOGGED: Final = {
     OURS: (contenders.OURS, False),
-    "TelemetryLogger, .item()": (contenders.OURS, True),
     "orjson + write, .item()": (contenders.BARE, True),
     "TensorBoard, .item()": (contenders.TENSORBOARD, True),
     "W&B offline, .item()": (contenders.WANDB, True),

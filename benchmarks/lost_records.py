@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import mmap
 import random
-import shutil
 import signal
 import sqlite3
 import statistics
@@ -13,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.contenders import ALL, BARE, JSON_AND_CSV, OURS, PEERS, TENSORBOARD, TRACKIO, WANDB
 from benchmarks.report import Claim, Report
+from toolkit.telemetry.importers.framing import leveldb_log
 
 _PAUSE_S: Final = 0.001
 _STEP_METRIC: Final = "train_loss"
@@ -103,25 +103,20 @@ def _last_step(noted: Path) -> int:
 def _steps_of_lines(path: Path) -> set[int]:
     import orjson
 
-    return {orjson.loads(line)["global_step"] for line in path.read_bytes().splitlines()}
+    records = map(orjson.loads, path.read_bytes().splitlines())
+    return {record["global_step"] for record in records if record.get("event", "step") == "step"}
 
 
 def _our_steps(logs: Path) -> set[int]:
-    import orjson
-
     # What a user runs after a crash, and what the next session does automatically.
-    telemetry = shutil.which("telemetry", path=str(Path(sys.executable).parent)) or "telemetry"
-    subprocess.run([telemetry, "repair", str(logs / "bench")], check=True, stdout=subprocess.DEVNULL)
-    records = map(orjson.loads, (logs / "bench" / "metrics.jsonl").read_bytes().splitlines())
-    return {record["global_step"] for record in records if record["event"] == "step"}
+    repair = [sys.executable, "-m", "toolkit.telemetry.cli", "repair", str(logs / "bench")]
+    subprocess.run(repair, check=True, stdout=subprocess.DEVNULL)
+    return _steps_of_lines(logs / "bench" / "metrics.jsonl")
 
 
 def _trackio_steps(logs: Path) -> set[int]:
-    steps: set[int] = set()
-    for database in logs.rglob("*.db"):
-        with sqlite3.connect(database) as connection:
-            steps.update(step for (step,) in connection.execute("SELECT step FROM metrics"))
-    return steps
+    found = [sqlite3.connect(file).execute("SELECT step FROM metrics") for file in logs.rglob("*.db")]
+    return {step for rows in found for (step,) in rows}
 
 
 def _wandb_steps(logs: Path) -> set[int]:
@@ -131,7 +126,7 @@ def _wandb_steps(logs: Path) -> set[int]:
     protobuf: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     steps: set[int] = set()
     for path in logs.rglob("*.wandb"):
-        for data in _wandb_entries(path.read_bytes()):
+        for data in leveldb_log.read(path.read_bytes(), 0).records:
             record = protobuf.Record()
             record.ParseFromString(data)
             if record.WhichOneof("record_type") == "history":
@@ -141,30 +136,10 @@ def _wandb_steps(logs: Path) -> set[int]:
     return steps
 
 
-def _wandb_entries(data: bytes) -> Iterator[bytes]:
-    """Yield the complete entries of a .wandb file: LevelDB's log format after a header of seven bytes."""
-    block, header, whole, last = 32768, 7, 1, 4
-    position, parts = 7, b""
-    while position + header <= len(data):
-        if block - position % block < header:
-            position += block - position % block
-            continue
-        length, kind = struct.unpack_from("<HB", data, position + 4)
-        position += header
-        if kind == 0 or position + length > len(data):
-            return
-        parts += data[position : position + length]
-        position += length
-        if kind in (whole, last):
-            yield parts
-            parts = b""
-
-
 def _tensorboard_steps(logs: Path) -> set[int]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(logs), size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
+    events = EventAccumulator(str(logs), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     return {event.step for event in events.Scalars(_STEP_METRIC)}
 
 

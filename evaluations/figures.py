@@ -51,8 +51,7 @@ def share(right: int, of: int) -> str:
     """Return a share with its 95 % interval, or a dash of nothing."""
     if not of:
         return "-"
-    low, high = interval(right, of)
-    return f"{right / of:.2f} ({low:.2f}-{high:.2f})"
+    return "{:.2f} ({:.2f}-{:.2f})".format(right / of, *interval(right, of))
 
 
 def made_by(question: str) -> str:

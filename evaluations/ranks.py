@@ -275,7 +275,6 @@ class Result:
     """A finding of the fault's kind, after the fault, names all of the faulty ranks and no other."""
     is_right_part: bool | None = None
     """Whether it names the part of the step, the file or the line; None where a fault has none."""
-    is_critical: bool = False
     seconds: float | None = None
     """From the fault, or from the limit of a hang, to the finding."""
     wrong: tuple[str, ...] = ()
@@ -380,7 +379,6 @@ class Run:
             case=case,
             is_right_rank=bool(named),
             is_right_part=_part_is_right(case, named) if named else None,
-            is_critical=named.get("severity") == "critical",
             seconds=named["time"] - struck - case.hang_after if named and struck else None,
             wrong=tuple(wrong),
         )
