@@ -69,14 +69,15 @@ def _sparkline(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if len(values) < 2 or not known:
         return ""
-    low, span = min(known), max(known) - min(known)
-    is_flat = span <= 1e-9 * max(map(abs, known))
+    # As shares of the largest: a difference of huge values may be no number.
+    largest = max(map(abs, known)) or 1.0
+    low, span = min(known) / largest, max(known) / largest - min(known) / largest
     lines: list[list[str]] = [[]]
     for number, value in enumerate(values):
         if value is None:
             lines.append([])
         else:
-            y = 50 if is_flat else round(93 - 86 * (value - low) / span)
+            y = 50 if span <= 1e-9 else round(93 - 86 * (value / largest - low) / span)
             lines[-1].append(f"{number},{y}")
     drawn = "".join(f'<polyline points="{" ".join(line)}"/>' for line in lines if len(line) > 1)
     return f'<svg viewBox="0 0 {len(values) - 1} 100" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'

@@ -14,6 +14,7 @@ from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.plugins import KINDS
+from toolkit.telemetry.trainer.command import main as train
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("ai_toolkit_telemetry", "dashboard", "toolkit")
@@ -98,6 +99,7 @@ def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
         import sys
         from toolkit.telemetry import TelemetryLogger
         from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.trainer.command import main as train
         import toolkit.telemetry.runs.sources.local_store
         with TelemetryLogger("r", log_dir=sys.argv[1], system=False) as log:
             log.log_step(1, train_loss=1.0)
@@ -128,15 +130,17 @@ YAMLS = (
 )
 
 
-@pytest.mark.parametrize("command", [["setup", "usage"], ["setup", "message", "--show"], ["train"]])
-def test_a_yaml_that_would_run_something_is_only_refused(tmp_path, monkeypatch, capsys, command):
+@pytest.mark.parametrize(
+    ("program", "command"), [(main, ["setup", "usage"]), (main, ["setup", "message", "--show"]), (train, [])]
+)
+def test_a_yaml_that_would_run_something_is_only_refused(tmp_path, monkeypatch, capsys, program, command):
     mark = tmp_path / "executed"
     monkeypatch.chdir(tmp_path)
     codes = []
     for number, text in enumerate(YAMLS):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text.format(mark=mark))
-        codes.append(main([*command, str(path)]))
+        codes.append(program([*command, str(path)]))
     capsys.readouterr()
 
     assert not mark.exists()

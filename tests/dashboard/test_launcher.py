@@ -356,18 +356,30 @@ def test_the_oldest_version_that_starts_is_the_one_pip_requires():
         assert re.search(rf"^{name}>={re.escape('.'.join(map(str, oldest)))}(,|$)", wanted, re.MULTILINE)
 
 
-def test_no_browser_is_sent_to_an_address_with_a_token():
+class ReadyAtOnce:
+    def serve_until_stopped(self, on_ready):
+        on_ready()
+
+
+def test_no_browser_is_sent_to_an_address_with_a_token(monkeypatch):
     keys = AccessTokens(operator=new_token())
     listener = listening.listen("localhost", 0)
     listener.socket.close()
 
     def prepared(access):
         return launcher.PreparedDashboard(
-            server=None, listener=listener, settings=DashboardSettings(), access=access
+            server=ReadyAtOnce(), listener=listener, settings=DashboardSettings(), access=access
         )
 
-    assert prepared(None).opens_without_token
-    assert not prepared(keys).opens_without_token
+    sent = []
+    monkeypatch.setattr(launcher, "open_browser", sent.append)
+    for name in ("exit_on_signals", "raise_exit_on_signals", "wait_for_page_threads"):
+        monkeypatch.setattr(launcher, name, lambda: None)
+    for access in (keys, None):
+        monkeypatch.setattr(launcher, "prepare", lambda _, access=access: prepared(access))
+        launcher.main([])
+
+    assert sent == [listener.url]
     assert keys.operator in launcher.startup_message(prepared(keys), "")
     assert keys.operator not in launcher.startup_message(prepared(replace(keys, is_fixed=True)), "")
 

@@ -106,7 +106,7 @@ def test_a_killed_run_has_the_numbers_of_its_records_not_of_its_last_heartbeat(r
     # Evaluations may be counted by epochs.
     append(run, b'{"event":"eval","seq":901,"session":1,"time":1.0,"global_step":2,"val_loss":0.5}')
     manifest = read_manifest(run)
-    old = replace(manifest.evaluations["train_loss"], last=9.0, last_step=3)
+    old = manifest.evaluations["train_loss"]._replace(last=9.0, last_step=3)
     write_manifest(
         run,
         replace(

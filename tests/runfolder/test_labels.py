@@ -53,7 +53,6 @@ def test_what_a_later_version_wrote_is_kept(tmp_path):
         ({"tags": "face"}, "tags is 'face', not a list of texts"),
         ({"notes": None}, "notes is None, not a text"),
         ({"archived": "yes"}, "archived is 'yes', not true or false"),
-        ({"baseline": 1}, "baseline is 1, not true or false"),
         ({"acknowledged": (1,)}, "an item of acknowledged is 1, not a text"),
         ({"muted": "spike"}, "muted is 'spike', not a list of texts"),
         ({"muted": (None,)}, "an item of muted is None, not a text"),
