@@ -69,6 +69,33 @@ def test_the_writer_of_an_idle_logger_sleeps_until_the_next_record_wakes_it(make
         wait_until(lambda: not queue._wake_at and writer._job.due - time.monotonic() > 1.0)
 
 
+def test_a_thread_too_many_hides_no_turn_that_hangs(monkeypatch):
+    hangs, is_chosen, goes_on, released, done = (threading.Event() for _ in range(5))
+    worker = module.Worker("one kind", is_shared=False)
+    choose = worker._next
+
+    def choose_slowly_at_first(now):
+        job = choose(now)
+        if not is_chosen.is_set():
+            is_chosen.set()
+            goes_on.wait(PATIENCE_S)
+        return job
+
+    monkeypatch.setattr(worker, "_next", choose_slowly_at_first)
+    module.Job("quick", lambda: 60.0, worker).start()
+    assert is_chosen.wait(PATIENCE_S)
+    module.Job("hangs", lambda: hangs.set() or (released.wait(10 * PATIENCE_S) and None), worker).start()
+    first = worker._thread
+    worker._start_thread()
+    assert hangs.wait(PATIENCE_S)
+    goes_on.set()
+    first.join(PATIENCE_S)
+    module.Job("is due", done.set, worker).start()
+
+    wait_until(lambda: worker.help_out(time.monotonic()) or done.is_set(), timeout_s=PATIENCE_S)
+    released.set()
+
+
 class Stuck:
     """Stands for a method that a disk or a network holds up."""
 

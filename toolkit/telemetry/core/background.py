@@ -125,6 +125,10 @@ class Job:
         began = self.began
         return began is not None and now - began > _HELD_UP_S
 
+    def holds_up(self, thread: threading.Thread, now: float) -> bool:
+        """Return whether its turn takes long on this thread."""
+        return self._thread == thread.ident and self.is_held_up(now)
+
     def join(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s`, until it is over, unless its own turn waits; return whether it is."""
         self._wait_until(lambda: self.is_over or self._thread == threading.get_ident(), timeout_s)
@@ -192,8 +196,6 @@ class Worker:
         self._is_shared = is_shared
         self._thread: threading.Thread | None = None
         """The thread that takes the next turn. One that was replaced ends after the turn that held it up."""
-        self._job: Job | None = None
-        """What that thread does now."""
         self._granted_in: int | None = None
         """The process that was granted a thread; None where it was refused."""
 
@@ -247,8 +249,12 @@ class Worker:
 
     def help_out(self, now: float) -> None:
         """Start another thread if jobs are due, and the thread is held up or has ended; without it they wait."""
-        job = self._job
-        is_available = _is_alive(self._thread) and not (job is not None and job.is_held_up(now))
+        thread = self._thread
+        is_available = (
+            thread is not None
+            and thread.is_alive()
+            and not any(job.holds_up(thread, now) for job in self.jobs)
+        )
         if not is_available and any(job.is_due(now) for job in self.jobs):
             with suppress(RuntimeError, MemoryError):
                 self._start_thread()
@@ -260,10 +266,10 @@ class Worker:
                 now = time.monotonic()
                 for worker in list(_workers.values()):
                     worker.help_out(now)
-                self._job = self._next(now)
-                if self._job is not None:
-                    thread.name = self._job.name
-                    self._job.take_turn()
+                job = self._next(now)
+                if job is not None:
+                    thread.name = job.name
+                    job.take_turn()
                     thread.name = self._name
                 elif self.jobs:
                     waiting = [job.due for job in self.jobs if job.began is None]
