@@ -192,6 +192,8 @@ class RankProcess:
             return has_lock(path) if had_lock else None
         if self.boot_id != boot_id():
             return False
+        if self.pid == os.getpid() and not is_gone:
+            return True
         is_held = has_lock(path)
         return None if is_held is None else is_held or not is_gone
 
