@@ -58,10 +58,9 @@ class Run:
         return found
 
     def lost(self, **more):
-        ranks, files = LostRanks(), record_files(self.folder)
-        about = {"now": self.now + 100.0, "is_live": True, **more}
-        lost = ranks.judge(files, ranks.read(files), **about)
-        return [(each.rank, each.kind, each.variant) for each in lost]
+        ranks = LostRanks()
+        ranks.look(record_files(self.folder), **{"now": self.now + 100.0, "is_live": True, **more})
+        return [(each.rank, each.kind, each.variant) for each in ranks.lost]
 
 
 @pytest.fixture
@@ -323,8 +322,9 @@ def test_an_old_copy_of_a_part_of_another_node_is_not_silent(tmp_path):
     run.run(200, 0, 1)
     files = {**record_files(run.folder), **{rank: part / f"{rank:05d}.jsonl" for rank in (2, 3)}}
     ranks = LostRanks()
+    ranks.look(files, now=run.now, is_live=True)
 
-    assert ranks.judge(files, ranks.read(files), now=run.now, is_live=True) == []
+    assert ranks.lost == []
 
 
 def test_a_live_finding_is_not_made_again(run):
@@ -404,9 +404,8 @@ def test_the_page_names_a_node_whose_locks_it_has_seen(run):
 
     def found():
         run.now += 3.0
-        tails = ranks.read(files)
-        lost = ranks.judge(files, tails, now=run.now, is_live=True)
-        return ranks.findings(files, tails, lost, reported=(), step=20)
+        ranks.look(files, now=run.now, is_live=True)
+        return ranks.findings(())
 
     with ExitStack() as locks:
         for rank in (2, 3):

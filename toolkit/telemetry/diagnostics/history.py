@@ -187,10 +187,8 @@ class _Reading:
     def _find_lost_ranks(self, *, is_live: bool) -> None:
         """Add the findings about ranks that died or fell silent, which no record says."""
         ranks = LostRanks()
-        tails = ranks.read(self._files)
-        lost = ranks.judge(self._files, tails, now=time.time(), is_live=is_live)
-        reported, step = self._examiner.findings(), self._examiner.last_step
-        for finding in ranks.findings(self._files, tails, lost, reported=reported, step=step):
+        ranks.look(self._files, now=time.time(), is_live=is_live)
+        for finding in ranks.findings(self._examiner.findings()):
             self._examiner.add(finding)
 
     def _chunks_with(self, ranks: Sequence[int]) -> Iterator[list[Record]]:

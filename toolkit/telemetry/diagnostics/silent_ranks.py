@@ -51,7 +51,11 @@ class LostRanks:
     """
 
     def __init__(self) -> None:
-        self._tails: dict[int, tuple[tuple[str, int, int], RankTail | None]] = {}
+        self.files: Mapping[int, Path] = {}
+        self.tails: Mapping[int, RankTail] = {}
+        self.lost: list[LostRank] = []
+        """As of the last look, as are those two."""
+        self._read: dict[int, tuple[tuple[str, int, int], RankTail | None]] = {}
         self._processes: dict[tuple[Path, int], tuple[RankProcess, bool]] = {}
 
     def read(self, files: Mapping[int, Path]) -> dict[int, RankTail]:
@@ -61,9 +65,9 @@ class LostRanks:
             with suppress(OSError):
                 status = os.stat(path, follow_symlinks=False)
                 version = (str(path), status.st_size, status.st_mtime_ns)
-                if rank not in self._tails or self._tails[rank][0] != version:
-                    self._tails[rank] = version, read_tail(path, rank)
-                tail = self._tails[rank][1]
+                if rank not in self._read or self._read[rank][0] != version:
+                    self._read[rank] = version, read_tail(path, rank)
+                tail = self._read[rank][1]
                 if tail is not None:
                     found[rank] = tail
         return found
@@ -110,7 +114,7 @@ class LostRanks:
         evaluation. Ranks in a part are compared with each other only: the part may be an old copy, and from a machine
         with another clock. `now` is of the clock by which the files of the `tails` changed.
         """
-        session = newest_session(tails)
+        session = _newest_session(tails)
         folders: dict[Path, dict[int, RankTail]] = {}
         for rank, tail in tails.items():
             if tail.session == session:
@@ -178,28 +182,23 @@ class LostRanks:
         # A run that was lost as a whole has the status for it.
         return by_itself if len(found) == len(mine) else found
 
-    def findings(
-        self,
-        files: Mapping[int, Path],
-        tails: Mapping[int, RankTail],
-        lost: Iterable[LostRank],
-        *,
-        reported: Iterable[Finding],
-        step: int,
-    ) -> list[Finding]:
-        """Return one finding for all dead ranks and one for all silent ones, but those that the run has `reported`.
+    def look(self, files: Mapping[int, Path], *, now: float, is_live: bool) -> None:
+        """Look at the record files of a run on disk."""
+        self.files, self.tails = files, self.read(files)
+        self.lost = self.judge(files, self.tails, now=now, is_live=is_live)
 
-        `step` is where the run is now.
-        """
-        session = newest_session(tails)
+    def findings(self, reported: Iterable[Finding]) -> list[Finding]:
+        """Return one finding for all dead ranks and one for all silent ones, but those that the run has `reported`."""
+        session = _newest_session(self.tails)
         groups: dict[str, list[LostRank]] = {}
-        for each in _not_yet_reported(lost, reported, session):
+        for each in _not_yet_reported(self.lost, reported, session):
             groups.setdefault(each.kind, []).append(each)
-        hosts = self.hosts({rank: files[rank] for rank in tails}, session) if groups else {}
+        step = (self.tails[0].last_step if 0 in self.tails else None) or 0
+        hosts = self.hosts({rank: self.files[rank] for rank in self.tails}, session) if groups else {}
         return [make_finding(group, hosts, session=session, step=step) for group in groups.values()]
 
 
-def newest_session(tails: Mapping[int, RankTail]) -> int:
+def _newest_session(tails: Mapping[int, RankTail]) -> int:
     """Return the newest session of any rank."""
     return max((tail.session for tail in tails.values()), default=0)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.diagnostics.silent_ranks import LostRank, LostRanks
-from toolkit.telemetry.runfolder.node_folders import RankTail
+from toolkit.telemetry.diagnostics.silent_ranks import LostRanks
 from toolkit.telemetry.runs.store import RankSign
 
 _LOOK_EVERY_S: Final = 5.0
@@ -25,40 +24,25 @@ class RankSigns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ranks = LostRanks()
-        self._tails: Mapping[int, RankTail] = {}
-        self._lost: list[LostRank] = []
-        self._files: Mapping[int, Path] = {}
         self._next_look = float("-inf")
 
     def look(self, files: Mapping[int, Path], *, is_live: bool) -> None:
         """Read what has changed, unless that was done just before."""
         with self._lock:
             began = time.monotonic()
-            if began < self._next_look and files.keys() == self._files.keys():
+            if began < self._next_look and files.keys() == self._ranks.files.keys():
                 return
-            self._tails = self._ranks.read(files)
-            self._lost = self._ranks.judge(files, self._tails, now=time.time(), is_live=is_live)
-            self._files = files
+            self._ranks.look(files, now=time.time(), is_live=is_live)
             took = time.monotonic() - began
             self._next_look = began + max(_LOOK_EVERY_S, _REST_FOR_WORK * took)
 
     def signs(self) -> Sequence[RankSign]:
         """Return the last sign of each rank, in order."""
         with self._lock:
-            tails, lost = self._tails, {each.rank: each.kind for each in self._lost}
-        return [
-            RankSign(
-                rank=rank,
-                last_step=tail.last_step,
-                last_time=tail.last_time,
-                ended=tail.end,
-                non_finite=tail.nan_metrics,
-                lost=lost.get(rank),
-            )
-            for rank, tail in sorted(tails.items())
-        ]
+            tails, lost = self._ranks.tails, {each.rank: each.kind for each in self._ranks.lost}
+        return [RankSign(tail, lost.get(rank)) for rank, tail in sorted(tails.items())]
 
-    def findings(self, reported: Sequence[Finding], step: int) -> Sequence[Finding]:
+    def findings(self, reported: Sequence[Finding]) -> Sequence[Finding]:
         """Return the findings about lost ranks that the run itself has not `reported`."""
         with self._lock:
-            return self._ranks.findings(self._files, self._tails, self._lost, reported=reported, step=step)
+            return self._ranks.findings(reported)
