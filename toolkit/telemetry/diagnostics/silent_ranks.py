@@ -22,7 +22,7 @@ from toolkit.telemetry.diagnostics.finding import (
     ranks_in_words,
 )
 from toolkit.telemetry.diagnostics.incident import Incident
-from toolkit.telemetry.runfolder.node_folders import RankProcess, RankTail, has_lock, process_of, read_tail
+from toolkit.telemetry.runfolder.node_folders import RankProcess, RankTail, process_of, read_tail
 from toolkit.telemetry.runfolder.status import FINISHED, HEARTBEAT_TIMEOUT_S
 
 _MOST_CHECKED: Final = 64
@@ -56,7 +56,7 @@ class LostRanks:
         self.lost: list[LostRank] = []
         """As of the last look, as are those two."""
         self._read: dict[int, tuple[tuple[str, int, int], RankTail | None]] = {}
-        self._processes: dict[tuple[Path, int], tuple[RankProcess, bool]] = {}
+        self._processes: dict[tuple[Path, int], RankProcess] = {}
 
     def read(self, files: Mapping[int, Path]) -> dict[int, RankTail]:
         """Return the ends of the record files by rank; those that cannot be read are left out."""
@@ -74,26 +74,17 @@ class LostRanks:
 
     def process(self, path: Path, session: int) -> RankProcess | None:
         """Return the process that writes to the record file at `path`; None if that is unknown."""
-        known = self._process(path, session)
-        return None if known is None else known[0]
-
-    def _process(self, path: Path, session: int) -> tuple[RankProcess, bool] | None:
-        """Return also whether it runs on another machine and its lock was seen: one that goes later is a death."""
         if (path, session) not in self._processes:
             with suppress(OSError):
                 process = process_of(path, session)
                 if process is not None:
-                    had_lock = process.may_be_gone() is None and has_lock(path) is True
-                    self._processes[path, session] = process, had_lock
+                    self._processes[path, session] = process
         return self._processes.get((path, session))
 
     def _lives(self, path: Path, tail: RankTail) -> bool | None:
-        known = self._process(path, tail.session)
-        if known is None:
-            return None
-        process, had_lock = known
         try:
-            lives = process.lives(path, had_lock=had_lock)
+            process = self.process(path, tail.session)
+            lives = None if process is None else process.lives(path)
             # It may have written its end record just before it ended.
             return None if lives is False and os.stat(path).st_size != tail.size else lives
         except OSError:
