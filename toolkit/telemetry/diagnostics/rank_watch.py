@@ -64,7 +64,7 @@ class RankWatch:
         if sizes is None:
             return []
         if now - self._looked_at > at.SILENT_RANK_S / 2:
-            # This process was stopped, maybe with all others: they may write again a moment later than it.
+            # This process was stopped, maybe with all others, which may write again a little later than it.
             for rank in self._ranks.values():
                 rank.grew_at = now
         self._looked_at = now
