@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
+from dataclasses import asdict
 
 from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session
@@ -106,4 +108,4 @@ def test_any_record_is_taken():
             endings.take([record], rank)
             endings.ending(manifest(status="failed"), time.time())
 
-    assert all(error.to_fields() for error in endings.errors())
+    assert all(json.loads(json.dumps(asdict(error)))["type"] for error in endings.errors())

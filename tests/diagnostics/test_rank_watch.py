@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ import pytest
 from toolkit.telemetry.diagnostics.finding import ranks_as_evidence, ranks_in, ranks_in_words
 from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.diagnostics.rank_watch import RankWatch
-from toolkit.telemetry.diagnostics.silent_ranks import lost_ranks, read_tails
+from toolkit.telemetry.diagnostics.silent_ranks import LostRanks
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.node_folders import RankProcess, process_of, record_files
 from toolkit.telemetry.runfolder.process import boot_id, host_name
@@ -39,6 +38,7 @@ class Run:
         record = {"event": event, "time": self.now, "seq": 1, "session": session or self.session}
         with path.open("a") as file:
             file.write(json.dumps({**record, "global_step": self.step, **fields}) + "\n")
+        os.utime(path, (self.now, self.now))
 
     def start(self, *ranks, **fields):
         about = {"host": host_name(), "boot_id": boot_id(), "pid": os.getpid(), **fields}
@@ -58,11 +58,9 @@ class Run:
         return found
 
     def lost(self, **more):
-        files = record_files(self.folder)
-        about = {"now": self.now + 100.0, "is_live": True, **more}
-        return [
-            (each.rank, each.kind, each.variant) for each in lost_ranks(files, read_tails(files), **about)
-        ]
+        ranks = LostRanks()
+        ranks.look(record_files(self.folder), **{"now": self.now + 100.0, "is_live": True, **more})
+        return [(each.rank, each.kind, each.variant) for each in ranks.lost]
 
 
 @pytest.fixture
@@ -98,6 +96,18 @@ def test_it_is_dead_as_well_while_the_others_wait_for_it(run):
     (finding,) = run.run(10, event="nothing")
 
     assert ranks_in(finding.evidence) == [2]
+    assert run.lost() == [(2, "rank_dead", "")]
+
+
+def test_a_process_that_ends_in_order_while_it_is_looked_up_is_not_dead(run):
+    run.start(0)
+    run.start(1, pid=GONE)
+    run.run(20, 0, 1)
+    ranks, files = LostRanks(), record_files(run.folder)
+    tails = ranks.read(files)
+    run.write(1, "end", status="finished")
+
+    assert ranks.judge(files, tails, now=run.now + 100.0, is_live=True) == []
 
 
 def test_a_machine_that_was_restarted_has_no_process_of_before(run):
@@ -219,7 +229,16 @@ def test_a_watch_that_slept_itself_starts_afresh(run):
     run.run(20, 0, 1)
     run.now += 5000.0
 
-    assert run.run(20, 0, 1) == []
+    assert run.run(2, 0) + run.run(20, 0, 1) == [], "rank 0 is the first that writes again"
+
+
+def test_a_clock_that_is_set_while_a_run_is_watched_makes_no_rank_silent(run):
+    run.start(0, 1)
+    run.run(20, 0, 1)
+    run.step += 1
+    run.write(0, time=run.now + 5000.0)
+
+    assert run.run(5) == []
 
 
 def test_odd_files_are_no_ranks(run):
@@ -285,11 +304,11 @@ def test_clocks_of_two_machines_may_differ(run):
     run.start(0)
     elsewhere(run, 1)
     run.run(20, 0, 1)
-    files = record_files(run.folder)
-    tails = read_tails(files)
+    ranks, files = LostRanks(), record_files(run.folder)
+    tails = ranks.read(files)
     behind = {**tails, 1: replace(tails[1], last_time=tails[1].last_time - 600.0, has_system=True)}
 
-    assert lost_ranks(files, behind, now=time.time(), is_live=True) == []
+    assert ranks.judge(files, behind, now=run.now, is_live=True) == []
 
 
 def test_an_old_copy_of_a_part_of_another_node_is_not_silent(tmp_path):
@@ -302,8 +321,10 @@ def test_an_old_copy_of_a_part_of_another_node_is_not_silent(tmp_path):
         rank_file(run.folder, rank).rename(part / f"{rank:05d}.jsonl")
     run.run(200, 0, 1)
     files = {**record_files(run.folder), **{rank: part / f"{rank:05d}.jsonl" for rank in (2, 3)}}
+    ranks = LostRanks()
+    ranks.look(files, now=run.now, is_live=True)
 
-    assert lost_ranks(files, read_tails(files), now=run.now, is_live=True) == []
+    assert ranks.lost == []
 
 
 def test_a_live_finding_is_not_made_again(run):
@@ -373,6 +394,44 @@ def test_a_node_that_dies_as_a_whole_is_named(run):
 
     assert finding.kind == "rank_dead"
     assert "The process of all of node node7 (ranks 2 and 3) is gone" in finding.message
+
+
+def test_the_page_names_a_node_whose_locks_it_has_seen(run):
+    run.start(0, 1)
+    run.start(2, 3, host="node7")
+    ranks, files = LostRanks(), record_files(run.folder)
+    run.run(20, 0, 1, 2, 3)
+
+    def found():
+        run.now += 3.0
+        ranks.look(files, now=run.now, is_live=True)
+        return ranks.findings(())
+
+    with ExitStack() as locks:
+        for rank in (2, 3):
+            fcntl.flock(locks.enter_context(files[rank].open("rb")), fcntl.LOCK_EX)
+        assert found() == []
+
+    (finding,) = found()
+
+    assert finding.kind == "rank_dead"
+    assert "The process of all of node node7 (ranks 2 and 3) is gone" in finding.message
+
+
+def test_files_of_ranks_that_did_not_start_again_do_not_hide_the_locks_of_others(tmp_path):
+    Run(tmp_path).start(*range(1, 20))
+    run = Run(tmp_path, session=2)
+    run.start(0)
+    assert run.run(1, 0) == []
+    run.start(20, host="node7")
+    with rank_file(run.folder, 20).open("rb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert run.run(5, 0, 20) == []
+
+    (finding,) = run.run(10, 0)
+
+    assert finding.kind == "rank_dead"
+    assert ranks_in(finding.evidence) == [20]
 
 
 def test_a_rank_0_that_died_is_named_where_others_are_left(run):

@@ -12,6 +12,7 @@ import streamlit as st
 from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_HUNG, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import ranks_in
 from toolkit.telemetry.diagnostics.history import NO_PASSES
+from toolkit.telemetry.runfolder.node_folders import RankTail
 from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.formatting import clock, count
 from toolkit.telemetry.runs.rank_grid import RankGrid
@@ -154,9 +155,9 @@ def rank_marks(page: RunPage, signs: Sequence[RankSign]) -> dict[int, str]:
                     marks.setdefault(rank, _HAD_NAN)
     for sign in signs:
         if sign.lost is not None:
-            marks[sign.rank] = _MARK_OF[sign.lost]
-        elif sign.non_finite and sign.rank not in marks:
-            marks[sign.rank] = _NAN
+            marks[sign.tail.rank] = _MARK_OF[sign.lost]
+        elif sign.tail.nan_metrics:
+            marks.setdefault(sign.tail.rank, _NAN)
     order = list(_MARK_OF.values())[::-1]
     return dict(
         sorted(marks.items(), key=lambda item: (order.index(item[1]) if item[1] in order else 9, item[0]))
@@ -167,19 +168,19 @@ def rank_table(page: RunPage, marks: Mapping[int, str], signs: Sequence[RankSign
     """Show the status of every rank, those with a problem first."""
     if not signs:
         return
-    ordered = sorted(signs, key=lambda sign: (sign.rank not in marks, sign.rank))
+    ordered = sorted((sign.tail for sign in signs), key=lambda tail: (tail.rank not in marks, tail.rank))
     rows: dict[str, list[Any]] = {
-        "rank": [sign.rank for sign in ordered],
-        "status": [marks.get(sign.rank) or _status(sign, is_live=page.card.live) for sign in ordered],
-        "last step": [sign.last_step for sign in ordered],
-        "last record": [clock(sign.last_time, now=time.time()) for sign in ordered],
-        "NaN in": [", ".join(sign.non_finite) for sign in ordered],
+        "rank": [tail.rank for tail in ordered],
+        "status": [marks.get(tail.rank) or _status(tail, is_live=page.card.live) for tail in ordered],
+        "last step": [tail.last_step for tail in ordered],
+        "last record": [clock(tail.last_time, now=time.time()) for tail in ordered],
+        "NaN in": [", ".join(tail.nan_metrics) for tail in ordered],
     }
     with st.expander("Status of each rank", expanded=bool(marks), key=f"_ranks {page.key}"):
         fact_table(rows, "Status of each rank")
 
 
-def _status(sign: RankSign, *, is_live: bool) -> str:
-    if sign.ended is not None:
-        return f"{_ENDED}: {sign.ended}"
+def _status(tail: RankTail, *, is_live: bool) -> str:
+    if tail.end is not None:
+        return f"{_ENDED}: {tail.end}"
     return _WRITES if is_live else "no end record"

@@ -17,6 +17,7 @@ from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.node_folders import process_of
 
 PROGRAMS = Path(__file__).parents[2] / "telemetry" / "programs"
 RANKS = 3
@@ -62,6 +63,8 @@ def ranks(logs):
 def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs, ranks, capsys):
     run = logs / "run"
     wait_until(lambda: all((logs / f"rank_{rank}").exists() for rank in range(RANKS)), ranks[0])
+    # Which process it is comes with its environment, some time after its first steps.
+    wait_until(lambda: process_of(rank_file(run, KILLED), 1), ranks[0])
     ranks[KILLED].kill()
     ranks[KILLED].wait()
 
@@ -76,7 +79,9 @@ def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs,
     assert "The process of rank 2 is gone" in tab.said()
     assert "NaN or infinite on rank 1" in tab.said()
     tab = open_page("machine", "run")
-    assert "**Rank 1: ⚠ had NaN**" in tab.said()
+    (table,) = [table for table in tab.tables() if "status" in table]
+    status = dict(zip(table["rank"], table["status"], strict=True))
+    assert (status[NAN], status[KILLED]) == ("⚠ had NaN", "✕ died")
     assert "2 ✕ died" in json.dumps(tab.figures(), ensure_ascii=False)
 
     (logs / "stop").touch()

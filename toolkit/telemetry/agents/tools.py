@@ -472,5 +472,8 @@ def _finding(known: Runs, card: RunCard, one: Finding, offset: int | None) -> di
 
 
 def _error(error: Any) -> dict[str, Any]:
-    fields, names = error.to_fields(), ("type", "message", "severity", "step", "rank", "count", "where")
-    return {name: fields[name] for name in names if fields.get(name) not in (None, "", [])}
+    fields = {
+        name: getattr(error, name)
+        for name in ("type", "message", "severity", "step", "rank", "count", "where")
+    }
+    return {name: value for name, value in fields.items() if value not in (None, "")}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import Row, name_of
+from toolkit.telemetry.diagnostics.robust import median
 
 
 class Detector(Protocol):
@@ -67,3 +69,52 @@ class SingleIncidentDetector:
 
     def _forget(self) -> None:
         """Forget what was learnt about the curves; nothing is known at first."""
+
+
+class BlockDetector(SingleIncidentDetector, ABC):
+    """Base of a detector that compares the medians of blocks of records with that of the first block."""
+
+    records = 0
+    """Records that make a block."""
+    looks = 0
+    """Bad blocks in a row that confirm it."""
+    _first: float | None = None
+
+    def _forget(self) -> None:
+        self._block: list[float] = []
+        self._block_step = self._bad_blocks = self._since = 0
+
+    @abstractmethod
+    def _is_bad(self, first: float, now: float) -> bool:
+        """Return whether a block is bad, or stays so while there is an incident."""
+
+    def _add(self, value: float, row: Row, *, is_judged: bool = True) -> None:
+        """Add the value of a record, and judge the block if it is complete."""
+        if not self._block:
+            self._block_step = row.step
+        self._block.append(value)
+        if len(self._block) < self.records:
+            return
+        now = median(self._block)
+        self._block.clear()
+        if self._first is None:
+            self._first = now
+        elif is_judged:
+            self._judge(self._first, now, row)
+
+    def _judge(self, first: float, now: float, row: Row) -> None:
+        is_bad = self._is_bad(first, now)
+        if self._incident is not None:
+            if is_bad:
+                self._incident.grow(row.step, self.records)
+                self._incident.evidence["now"] = now
+            else:
+                self._resolve(row.step)
+            return
+        if is_bad and not self._bad_blocks:
+            self._since = self._block_step
+        self._bad_blocks = self._bad_blocks + 1 if is_bad else 0
+        if self._bad_blocks == self.looks:
+            self._bad_blocks = 0
+            count = self.looks * self.records
+            self._report(self.signals[0], row, start_step=self._since, count=count, level=first, now=now)

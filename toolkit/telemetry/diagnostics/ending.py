@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from toolkit.telemetry.diagnostics.catalogue import HANG
 from toolkit.telemetry.diagnostics.error_records import ErrorRecords
@@ -51,10 +51,6 @@ class RunError:
     severity: str
     out_of_memory: bool
 
-    def to_fields(self) -> dict[str, Any]:
-        """Return the error as `telemetry doctor --json` prints it."""
-        return {**asdict(self), "spans": list(self.spans)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -74,15 +70,6 @@ class Ending:
     """Spans that were open when a run was lost or stalled, innermost last."""
     hang: str | None = None
     """The run's own message about a hang that was not resolved."""
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return the ending as `telemetry doctor --json` prints it."""
-        return {
-            **{name: getattr(self, name) for name in ("status", "why", "sure", "is_bad", "step")},
-            "error": None if self.error is None else self.error.to_fields(),
-            "inside": list(self.inside),
-            "hang": self.hang,
-        }
 
 
 @dataclass(slots=True)

@@ -73,6 +73,8 @@ class Examiner:
     def _examine(self, record: Record) -> None:
         row, incidents = self._row, self._incidents
         row.read(record, self._last_step)
+        if row.rank and record.get("session", incidents.session) != incidents.session:
+            return
         if row.event in (FINDING, END):
             self._take_hang(record, row.rank)
         if row.event == FINDING or (row.event == END and row.rank):
@@ -193,8 +195,6 @@ class Examiner:
             self.add(reported)
 
     def _take_hang(self, record: Record, rank: int) -> None:
-        if record.get("session", self._incidents.session) != self._incidents.session:
-            return
         found = self._hung_ranks.take(record, rank, known=self._other_ranks, world=self._incidents.ranks)
         if found is not None:
             self.add(found)

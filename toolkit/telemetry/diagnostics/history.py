@@ -15,12 +15,7 @@ from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import latest_findings
 from toolkit.telemetry.diagnostics.policy import policy_of_run
-from toolkit.telemetry.diagnostics.silent_ranks import (
-    findings_about,
-    lost_ranks,
-    not_yet_reported,
-    read_tails,
-)
+from toolkit.telemetry.diagnostics.silent_ranks import LostRanks
 from toolkit.telemetry.importers.as_records import records_in
 from toolkit.telemetry.importers.formats.record_file import FORK
 from toolkit.telemetry.importers.formats.table_file import FORMAT as TABLE
@@ -191,11 +186,9 @@ class _Reading:
 
     def _find_lost_ranks(self, *, is_live: bool) -> None:
         """Add the findings about ranks that died or fell silent, which no record says."""
-        tails = read_tails(self._files)
-        lost = lost_ranks(self._files, tails, now=time.time(), is_live=is_live)
-        session = max((tail.session for tail in tails.values()), default=0)
-        new = not_yet_reported(lost, self._examiner.findings(), session)
-        for finding in findings_about(new, session=session, step=self._examiner.last_step):
+        ranks = LostRanks()
+        ranks.look(self._files, now=time.time(), is_live=is_live)
+        for finding in ranks.findings(self._examiner.findings()):
             self._examiner.add(finding)
 
     def _chunks_with(self, ranks: Sequence[int]) -> Iterator[list[Record]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +15,8 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.rank_differences import RankDifferences
-from toolkit.telemetry.diagnostics.silent_ranks import (
-    LostRank,
-    judge_silence,
-    make_finding,
-    with_nodes,
-)
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS
-from toolkit.telemetry.runfolder.node_folders import RankProcess, RankTail, has_lock, process_of, read_tail
-from toolkit.telemetry.runfolder.process import host_name
+from toolkit.telemetry.diagnostics.silent_ranks import LostRank, LostRanks, make_finding
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 
 _MOST_LOOKED_UP: Final = 16
 """Ranks whose file and process are looked at in one look; the others have their turn in the next."""
@@ -35,10 +29,10 @@ _ENDING: Final = ".jsonl"
 
 
 class RankWatch:
-    """Looks at the sizes of all files, and reads the end of one only when it has not grown for a while.
+    """Looks at the sizes of all files, and judges a rank only when its file has not grown for a while.
 
-    A rank without a file has not started. A rank that has ended, or whose newest records are of an earlier session, is
-    not watched. Looking at the files of 1,000 ranks is one listing with their sizes.
+    A rank without a file has not started. A rank whose newest records are of an earlier session is not watched.
+    Looking at the files of 1,000 ranks is one listing with their sizes.
     """
 
     def __init__(
@@ -52,12 +46,15 @@ class RankWatch:
         self._session = session
         self._now = now
         self._ranks: dict[int, _Watched] = {}
-        self._own_size = -1
-        self._own_grew_at = 0.0
-        self._step = -1
-        self._stepped_at = 0.0
-        self._open: dict[str, tuple[str | None, list[LostRank]]] = {}
-        """Of each kind the id of the open finding, and the ranks that it is about."""
+        """Rank 0 among them."""
+        self._unknown: deque[int] = deque()
+        """Those whose process is not known, in turn: one may never say it, as of an earlier session."""
+        self._judge = LostRanks()
+        self._looked_at = now()
+        self._lost: dict[int, LostRank] = {}
+        """Those whose file has not grown since."""
+        self._open: dict[str, str] = {}
+        """The id of the open finding of each kind."""
         self._differences = RankDifferences(folder, session=session)
 
     def look(self, step: int) -> list[Finding]:
@@ -66,11 +63,15 @@ class RankWatch:
         sizes = self._sizes()
         if sizes is None:
             return []
-        self._note_own(step, now)
+        if now - self._looked_at > at.SILENT_RANK_S / 2:
+            # This process was stopped, maybe with all others, which may write again a little later than it.
+            for rank in self._ranks.values():
+                rank.grew_at = now
+        self._looked_at = now
         back = self._note_sizes(sizes, now)
         self._note_locks()
-        lost = self._find_lost(now)
-        return self._changed(lost, back, step) + self._differences.look(sorted(self._ranks), step)
+        changed = self._changed(self._find_lost(now), back, step)
+        return changed + self._differences.look(sorted(self._ranks.keys() - {0}), step)
 
     def last_look(self, step: int) -> list[Finding]:
         """Look up every process whose rank has not ended, as the run failed: a rank that died may be the reason."""
@@ -79,15 +80,15 @@ class RankWatch:
         for rank in self._ranks.values():
             rank.look_again_at = now
             rank.grew_at = min(rank.grew_at, now - at.DEAD_RANK_S)
-        self._own_grew_at = self._stepped_at = now
-        return self._changed(self._find_lost(now, most=len(self._ranks)), [], step)
+        turns = range(0, len(self._ranks), _MOST_LOOKED_UP)
+        return self._changed([lost for _ in turns for lost in self._find_lost(now)], [], step)
 
     def _sizes(self) -> dict[int, int] | None:
-        found = {}
         place = self._folder / RANKS
         try:
             if place.is_symlink():
                 return None
+            found = {0: os.stat(self._folder / METRICS_JSONL).st_size}
             with os.scandir(place) as entries:
                 for entry in entries:
                     number = entry.name.removesuffix(_ENDING)
@@ -97,131 +98,78 @@ class RankWatch:
             return None
         return found
 
-    def _note_own(self, step: int, now: float) -> None:
-        try:
-            size = os.stat(self._folder / METRICS_JSONL).st_size
-        except OSError:
-            size = self._own_size
-        if size != self._own_size:
-            self._own_size, self._own_grew_at = size, now
-        if step != self._step:
-            self._step, self._stepped_at = step, now
-
-    def _note_sizes(self, sizes: dict[int, int], now: float) -> list[int]:
+    def _note_sizes(self, sizes: dict[int, int], now: float) -> list[LostRank]:
         """Note which files have grown; return the lost ranks among them."""
         back = []
         for number, size in sizes.items():
             rank = self._ranks.get(number)
-            if rank is None:
-                rank = self._ranks[number] = _Watched(size=size, grew_at=now, look_again_at=now)
-            elif size != rank.size:
-                rank.size, rank.grew_at = size, now
-                rank.tail, rank.has_ended, rank.look_again_at = None, False, now
-                if rank.is_lost:
-                    rank.is_lost = rank.has_process = False
-                    back.append(number)
+            if rank is None or size != rank.size:
+                if rank is None:
+                    self._unknown.append(number)
+                self._ranks[number] = _Watched(size, grew_at=now, look_again_at=now)
+                if number in self._lost:
+                    back.append(self._lost.pop(number))
         return back
 
     def _note_locks(self) -> None:
         """Note whose locks on another machine are seen from here: one that is gone later is a process that is gone."""
-        unknown = [item for item in self._ranks.items() if not item[1].has_process]
-        for number, rank in unknown[:_MOST_LOCKS]:
-            with suppress(OSError):
-                self._process_of(self._file_of(number), rank)
+        for _ in range(min(_MOST_LOCKS, len(self._unknown))):
+            number = self._unknown.popleft()
+            if self._judge.process(rank_file(self._folder, number), self._session) is None:
+                self._unknown.append(number)
 
-    def _process_of(self, path: Path, rank: _Watched) -> RankProcess | None:
-        if not rank.has_process:
-            process = rank.process = process_of(path, self._session)
-            if process is not None:
-                rank.had_lock = process.may_be_gone() is None and has_lock(path) is True
-                rank.has_process = True
-        return rank.process
-
-    def _file_of(self, number: int) -> Path:
-        return self._folder / RANKS / f"{number:05d}{_ENDING}"
-
-    def _find_lost(self, now: float, *, most: int = _MOST_LOOKED_UP) -> list[LostRank]:
-        found: list[LostRank] = []
+    def _find_lost(self, now: float) -> list[LostRank]:
         quiet = [
-            (number, rank)
+            (rank.look_again_at, number)
             for number, rank in self._ranks.items()
-            if not rank.has_ended
-            and not rank.is_lost
+            if number
+            and number not in self._lost
             and now - rank.grew_at >= at.DEAD_RANK_S
             and now >= rank.look_again_at
         ]
         # Those that were looked at the longest ago come first.
-        for number, rank in sorted(quiet, key=lambda item: item[1].look_again_at)[:most]:
-            lost = self._judge(number, rank, now)
-            if lost is not None:
-                rank.is_lost = True
-                found.append(lost)
-        return found
+        due = [number for _, number in sorted(quiet)[:_MOST_LOOKED_UP]]
+        if not due:
+            return []
+        files = {number: rank_file(self._folder, number) for number in (0, *due)}
+        tails = {}
+        for number, tail in self._judge.read(files).items():
+            rank = self._ranks[number]
+            has_ended = tail.session != self._session or tail.end is not None
+            # If it writes again, its file grows.
+            rank.look_again_at = math.inf if has_ended else now + _LOOK_UP_AGAIN_S
+            # One that has grown since it was listed, or is seen late by a file server, has its turn later.
+            if not has_ended and (not number or tail.size == rank.size):
+                # No clock of a machine or file server says as surely how long it has been.
+                tails[number] = replace(tail, changed_at=rank.grew_at)
+        return self._judge.judge(files, tails, now=now, is_live=True) if 0 in tails else []
 
-    def _judge(self, number: int, rank: _Watched, now: float) -> LostRank | None:
-        path = self._file_of(number)
-        rank.look_again_at = now + _LOOK_UP_AGAIN_S
-        try:
-            process = self._process_of(path, rank)
-            is_stopped = process is not None and process.is_stopped()
-            may_be_gone = process is not None and (rank.had_lock or process.may_be_gone())
-            if not may_be_gone and not is_stopped and now - rank.grew_at < at.SILENT_RANK_S:
-                return None
-            if rank.tail is None:
-                rank.tail = read_tail(path, number)
-            tail = rank.tail
-            if tail is None or tail.session != self._session or tail.end is not None:
-                # If it writes again, its file grows.
-                rank.has_ended = True
-                return None
-            if tail.size != rank.size:
-                # Grown since it was listed, or seen late by a file server.
-                rank.tail = None
-                return None
-            alive = None if process is None else process.lives(path, had_lock=rank.had_lock)
-        except OSError:
-            return None
-        return judge_silence(tail, self._seconds(tail, rank), lives=alive, is_stopped=is_stopped)
-
-    def _seconds(self, tail: RankTail, rank: _Watched) -> float:
-        """Return for how long others have written since this rank last did."""
-        others = [self._stepped_at]
-        if tail.has_system:
-            others.append(self._own_grew_at)
-            others += [other.grew_at for other in self._ranks.values() if other is not rank]
-        return max(0.0, max(others) - rank.grew_at)
-
-    def _changed(self, lost: list[LostRank], back: list[int], step: int) -> list[Finding]:
+    def _changed(self, found: list[LostRank], back: list[LostRank], step: int) -> list[Finding]:
+        self._lost |= {each.rank: each for each in found}
+        news = {each.kind for each in (*found, *back)}
         changed = []
         for kind in (RANK_DEAD, RANK_SILENT):
-            new = [each for each in lost if each.kind == kind]
-            known_by, before = self._open.pop(kind, (None, []))
-            over = [each for each in before if each.rank in back]
-            now = [each for each in before if each not in over]
-            if new or over:
-                now = with_nodes(now + new, self._hosts())
+            if kind in news:
+                left = [each for each in self._lost.values() if each.kind == kind]
                 finding = make_finding(
-                    now or over,
+                    left or [each for each in back if each.kind == kind],
+                    self._hosts(),
                     session=self._session,
                     step=step,
-                    known_by=known_by,
-                    resolved_step=None if now else step,
+                    known_by=self._open.pop(kind, None),
+                    resolved_step=None if left else step,
                 )
-                known_by = finding.id
+                if left:
+                    self._open[kind] = finding.id
                 changed.append(finding)
-            if now:
-                self._open[kind] = known_by, now
         return changed
 
     def _hosts(self) -> dict[int, str]:
         """Return the machines of the ranks that are watched, and of rank 0."""
-        found = {0: host_name()}
-        for number, rank in list(self._ranks.items())[:_MOST_HOSTS]:
-            with suppress(OSError):
-                process = self._process_of(self._file_of(number), rank)
-                if process is not None:
-                    found[number] = process.host
-        return found
+        numbers = list(self._ranks)[:_MOST_HOSTS]
+        return self._judge.hosts(
+            {number: rank_file(self._folder, number) for number in numbers}, self._session
+        )
 
 
 @dataclass(slots=True)
@@ -231,11 +179,3 @@ class _Watched:
     size: int
     grew_at: float
     look_again_at: float
-    tail: RankTail | None = None
-    process: RankProcess | None = None
-    has_process: bool = False
-    """Whether its process is known."""
-    had_lock: bool = False
-    """Whether its lock was seen from here, where it runs on another machine."""
-    has_ended: bool = False
-    is_lost: bool = False

@@ -10,7 +10,7 @@ import itertools
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -161,6 +161,8 @@ class RankProcess:
     host: str
     pid: int
     boot_id: str | None
+    had_lock: bool = False
+    """Whether its lock on its record file was seen from here, where it runs on another machine."""
 
     def may_be_gone(self) -> bool | None:
         """Return whether no process of this machine has its number; None if it ran on another machine.
@@ -177,21 +179,23 @@ class RankProcess:
         """Return whether it is a process of this machine that a signal or a debugger has stopped."""
         return self.may_be_gone() is False and is_stopped(self.pid)
 
-    def lives(self, path: Path, *, had_lock: bool = False) -> bool | None:
+    def lives(self, path: Path) -> bool | None:
         """Return whether it is alive; None if that is unknown here. `path` is its record file.
 
         It is gone only if neither a process with its number nor a lock on its file is left on this machine, or if the
         machine was restarted since. The lock is seen from any container. On another machine it is gone if its lock was
-        seen from here, `had_lock`, and is not there any more.
+        seen from here and is not there any more.
 
         Raises:
             OSError: the file cannot be opened.
         """
         is_gone = self.may_be_gone()
         if is_gone is None:
-            return has_lock(path) if had_lock else None
+            return has_lock(path) if self.had_lock else None
         if self.boot_id != boot_id():
             return False
+        if self.pid == os.getpid() and not is_gone:
+            return True
         is_held = has_lock(path)
         return None if is_held is None else is_held or not is_gone
 
@@ -219,7 +223,8 @@ def process_of(path: Path, session: int) -> RankProcess | None:
     host, pid, boot = (head.get(name) for name in ("host", "pid", "boot_id"))
     if not isinstance(host, str) or type(pid) is not int:
         return None
-    return RankProcess(host, pid, boot if isinstance(boot, str) else None)
+    process = RankProcess(host, pid, boot if isinstance(boot, str) else None)
+    return replace(process, had_lock=process.may_be_gone() is None and has_lock(path) is True)
 
 
 def head_of(path: Path, session: int) -> Record:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from toolkit.telemetry.importers.formats.record_file import OURS
 from toolkit.telemetry.runfolder.key_values import Scalar
 from toolkit.telemetry.runfolder.labels import Labels, ProjectSettings
 from toolkit.telemetry.runfolder.listed_run import progress_of
 from toolkit.telemetry.runfolder.manifest import Evaluation, Manifest, Session
+from toolkit.telemetry.runfolder.node_folders import RankTail
 from toolkit.telemetry.runfolder.reader import BadLine
 from toolkit.telemetry.runfolder.records import Record, steps_done
 from toolkit.telemetry.runfolder.status import Status
@@ -395,18 +396,11 @@ class Feed:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSign:
-    """The last sign of one rank, in its newest session."""
+class RankSign(NamedTuple):
+    """The last sign of one rank."""
 
-    rank: int
-    last_step: int | None
-    last_time: float
-    ended: str | None = None
-    """The status in its end record; None without one."""
-    non_finite: tuple[str, ...] = ()
-    """Metrics that are NaN or infinite in its newest step record."""
-    lost: str | None = None
+    tail: RankTail
+    lost: str | None
     """`rank_dead` or `rank_silent`, if it is."""
 
 

@@ -54,10 +54,7 @@ class RankNan:
     def take(self, row: Row) -> None:
         """Add a rank's step, and compare the ranks where one has become NaN."""
         number = row.rank
-        if not number and not self._ranks and self._incidents.ranks < 2:
-            # Most runs have one process.
-            return
-        if row.event != STEP or row.record.get("session", self._incidents.session) != self._incidents.session:
+        if row.event != STEP:
             return
         rank = self._rank(number)
         if rank is None:

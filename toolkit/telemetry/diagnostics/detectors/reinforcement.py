@@ -6,7 +6,7 @@ import math
 from typing import Final, NamedTuple
 
 from toolkit.telemetry.diagnostics import thresholds as at
-from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
+from toolkit.telemetry.diagnostics.detector import BlockDetector, SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.metric_aliases import COMPLETION_LENGTH, ENTROPY, KL, REWARD, Row
@@ -129,7 +129,7 @@ def _median_or_nan(values: list[float] | tuple[float, ...]) -> float:
     return median(finite) if finite else math.nan
 
 
-class PolicyCollapse(SingleIncidentDetector):
+class PolicyCollapse(BlockDetector):
     """Reports an entropy of a twentieth of its first level or less, in a run that logs a reward.
 
     Without a reward it is supervised, where the entropy falls as the model learns. The entropy of a continuous policy
@@ -138,53 +138,18 @@ class PolicyCollapse(SingleIncidentDetector):
 
     kind = "policy_collapse"
     signals = (ENTROPY,)
+    records, looks = at.ENTROPY_BLOCK, at.ENTROPY_LOOKS
     _is_rl = _is_negative = False
-    _first: float | None = None
-
-    def _forget(self) -> None:
-        self._block: list[float] = []
-        self._block_step: int = 0
-        self._looks: int = 0
-        self._since: int = 0
 
     def take(self, row: Row) -> None:
-        """Collect the entropies of a block, and compare it with the first one."""
+        """Look at the entropy."""
         entropy = row.values[ENTROPY]
         self._is_rl = self._is_rl or REWARD in row.values
         if entropy < 0.0:
             self._is_negative = True
-        if self._is_negative or entropy - entropy != 0.0:
-            return
-        if not self._block:
-            self._block_step = row.step
-        self._block.append(entropy)
-        if len(self._block) < at.ENTROPY_BLOCK:
-            return
-        now = median(self._block)
-        self._block.clear()
-        if self._first is None:
-            self._first = now
-        elif self._is_rl:
-            self._check(self._first, now, row)
+        if not self._is_negative and entropy - entropy == 0.0:
+            self._add(entropy, row, is_judged=self._is_rl)
 
-    def _check(self, first: float, now: float, row: Row) -> None:
-        if self._incident is not None:
-            self._follow(self._incident, first, now, row)
-            return
-        if now > at.ENTROPY_GONE * first or first <= 0.0:
-            self._looks = 0
-            return
-        if not self._looks:
-            self._since = self._block_step
-        self._looks += 1
-        if self._looks == at.ENTROPY_LOOKS:
-            self._looks = 0
-            count = at.ENTROPY_LOOKS * at.ENTROPY_BLOCK
-            self._report(ENTROPY, row, start_step=self._since, count=count, level=first, now=now)
-
-    def _follow(self, incident: Incident, first: float, now: float, row: Row) -> None:
-        if now > at.ENTROPY_BACK * first:
-            self._resolve(row.step)
-            return
-        incident.grow(row.step, at.ENTROPY_BLOCK)
-        incident.evidence["now"] = now
+    def _is_bad(self, first: float, now: float) -> bool:
+        share = at.ENTROPY_GONE if self._incident is None else at.ENTROPY_BACK
+        return first > 0.0 and now <= share * first

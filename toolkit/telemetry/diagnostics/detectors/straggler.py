@@ -101,13 +101,8 @@ class Straggler:
     def take(self, row: Row) -> None:
         """Add a rank's step, and compare the ranks if all have reached it."""
         number = row.rank
-        if not number and not self._ranks and self._incidents.ranks < 2:
-            # Most runs have one process.
-            return
         seconds = row.values[STEP_TIME]
         if row.event != STEP or not 0.0 < seconds < math.inf:
-            return
-        if number and row.record.get("session", self._incidents.session) != self._incidents.session:
             return
         rank = self._ranks.get(number)
         if rank is None:

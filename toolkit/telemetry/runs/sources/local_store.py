@@ -292,13 +292,12 @@ class LocalStore(StoreQueries):
         signs = self._signs_of(key)
         if signs is None:
             return found
-        step = max((sign.last_step or 0 for sign in signs.signs() if not sign.rank), default=0)
         severity = self._policy(key).severity
         return (
             *found,
             *(
                 replace(lost, severity=chosen)
-                for lost in signs.findings(found, step)
+                for lost in signs.findings(found)
                 if (chosen := severity(lost.kind, usual=lost.severity, found=None)) is not None
             ),
         )

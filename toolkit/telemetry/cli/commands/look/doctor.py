@@ -7,7 +7,7 @@ import math
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,11 +143,11 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
         "run": found.name,
         "path": str(found.path),
         "status": None if ending is None else ending.status,
-        "ending": None if ending is None else ending.to_fields(),
+        "ending": None if ending is None else asdict(ending),
         "records": found.records,
         "bad_lines": found.bad_lines,
         "notes": list(found.notes),
-        "errors": [error.to_fields() for error in found.errors],
+        "errors": [asdict(error) for error in found.errors],
         "findings": [_finding_as_json(found, finding) for finding in found.findings],
     }
 
