@@ -29,7 +29,7 @@ def test_a_measurement_without_a_step_keeps_its_own_time(tmp_path):
 
 
 def test_a_value_at_a_step_that_came_twice_belongs_to_the_nearest_in_time(tmp_path):
-    # As TensorBoard has them: each value with the moment of its own writing.
+    # As TensorBoard has them: each value with the time of its own writing.
     losses = [("loss", 5, 100.0, 2.0), ("loss", 6, 110.0, 3.0), ("loss", 5, 200.0, 1.0)]
 
     found = records(tmp_path, [*losses, ("lr", 5, 200.004, 0.1)])
@@ -55,7 +55,7 @@ def test_values_without_a_time_are_in_the_order_of_their_steps_among_those_with_
     ]
 
 
-def test_a_log_whose_step_never_changes_has_a_row_for_each_moment(tmp_path):
+def test_a_log_whose_step_never_changes_has_a_row_for_each_time(tmp_path):
     times = [float(time) for time in range(20_000)]
     # Of other lengths, and so with other places.
     points = [("loss", 0, time, time) for time in times] + [("lr", 0, time, time) for time in times[1:]]
