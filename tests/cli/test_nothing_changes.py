@@ -44,7 +44,6 @@ OTHERS = {
     "copy": "takes run folders of ours only: tests/fleet",
     "ship": "takes run folders of ours only: tests/fleet",
     "top": "draws until it is stopped",
-    "train": "reads a YAML",
 }
 FEW = ("ai_toolkit/killed_wal", "wandb/offline_0_31")
 
