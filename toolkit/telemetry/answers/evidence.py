@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, signal_of
-from toolkit.telemetry.importers.as_records import records_of as records_of_source
+from toolkit.telemetry.importers.as_records import records_in
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.formats.record_file import OURS
-from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.importers.source import RunSource, read_all
 from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.folder_list import another_programs_file
 from toolkit.telemetry.runfolder.key_values import configured, settings_from
@@ -157,7 +157,7 @@ def _of_source(source: RunSource) -> RunEvidence:
     info = source.info
     if info.format == OURS:
         return read_evidence(info.root)
-    records = (record for batch in records_of_source(source) for record in batch)
+    records = (record for batch in read_all(source) for record in records_in(info, batch))
     found = _collected(info.name, info.root, info.format, _in_passes(records))
     settings = settings_from({}, info.config)
     for session in found.sessions:

@@ -11,25 +11,33 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.diagnostics.metric_aliases import metric_key, signal_of
-from toolkit.telemetry.importers.as_records import completion_record
-from toolkit.telemetry.importers.source import NO_STEP, STEP, SYSTEM, Batch, BlobRef, Column, Event, RunSource
+from toolkit.telemetry.importers.as_records import Row, completion_row, field_name, rows_of
+from toolkit.telemetry.importers.source import (
+    NO_STEP,
+    STEP,
+    SYSTEM,
+    Batch,
+    BlobRef,
+    Event,
+    RunSource,
+    named_columns,
+)
 from toolkit.telemetry.importers.summary import plain
-from toolkit.telemetry.runfolder.codec import encode, name_of_non_finite
-from toolkit.telemetry.runfolder.metrics import KINDS, NOT_METRICS
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.metrics import KINDS
 from toolkit.telemetry.runfolder.reader import Block, Cursor, Identity
-from toolkit.telemetry.runfolder.records import COMPLETION, NON_FINITE, SAMPLE, Record
+from toolkit.telemetry.runfolder.records import COMPLETION, SAMPLE, Record
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
 from toolkit.telemetry.runs.columns.line_parser import Parsed
 from toolkit.telemetry.runs.columns.run_columns import RunColumns
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.growable_array import GrowableArray
 from toolkit.telemetry.runs.record_source import Place
-from toolkit.telemetry.runs.store import Floats, Health
+from toolkit.telemetry.runs.store import Health
 
 _ROWS_AT_ONCE: Final = 2_000
 _MAX_KEPT_BYTES: Final = 64 * 1024**2
@@ -43,6 +51,7 @@ _EVENTS: Final = {
 }
 _SIZED: Final = frozenset({"image", "table"})
 _SIZES: Final = frozenset({"width", "height", "size", "ncols", "nrows"})
+_EPOCHS: Final = frozenset({"epoch", "train/epoch"})
 _IMAGES: Final = "images/"
 
 
@@ -58,6 +67,8 @@ class ForeignLog(ColumnQueries):
         self._guard = Guard()
         self._reader: threading.Thread | None = None
         self._read_ms = 0.0
+        self._media: set[str] = set()
+        """Names of images and tables."""
         self._clear()
 
     def _clear(self) -> None:
@@ -65,14 +76,13 @@ class ForeignLog(ColumnQueries):
         self.bytes_read = 0
         self._first_time = np.nan
         self._has_steps = False
-        self._row_kind: GrowableArray[np.int8] = GrowableArray(np.empty(0, dtype=np.int8))
-        """Each row's place in `KINDS`, negative (-1 for the first) if it has no step of its own."""
+        self._has_step: GrowableArray[np.bool_] = GrowableArray(np.empty(0, dtype=bool))
+        """Whether each row has a step of its own."""
         self._kept: list[Record] = []
         self._kept_bytes = 0
         self._images: list[BlobRef] = []
         self.files: dict[str, dict[str, None]] = {}
         """The parts of the run that have each metric, relative to its root."""
-        self._media: set[str] = set()
         self.passed_over: Counter[str] = Counter()
         self._problem: str | None = None
         self._replaced_at: float | None = None
@@ -108,6 +118,14 @@ class ForeignLog(ColumnQueries):
                 self._problem = f"the run could not be read: {', '.join(self._guard.counts)}"
                 self._is_read = True
             return False
+        self._media.update(event.name for event in batch.events if event.kind in _SIZED)
+        columns = [
+            (clean(name), column)
+            for name, column in named_columns(self.run.info, batch)
+            if len(column) and not self._is_size(column.metric)
+        ]
+        # Before the lock: pages ask meanwhile.
+        rows = rows_of(columns)
         with self._lock:
             if batch.replaced:
                 self._use_columns(RunColumns())
@@ -115,26 +133,23 @@ class ForeignLog(ColumnQueries):
                 self._replaced_at = time.time()
                 self._generation += 1
             self._problem = None
-            self._add(batch)
+            pieces = self.run.info.pieces
+            for name, column in columns:
+                if column.piece < len(pieces):
+                    self.files.setdefault(name, {})[pieces[column.piece].path] = None
+            self._add(batch, rows)
             is_same = batch.cursor == self._cursor
             self._cursor = batch.cursor
             self._is_read = is_same or not batch.more
             return not self._is_read
 
-    def _add(self, batch: Batch) -> None:
+    def _add(self, batch: Batch, rows: Sequence[Row]) -> None:
         self.bytes_read += batch.bytes_read
         for (_, reason), often in batch.passed_over.items():
             self.passed_over[reason] += often
-        self._media.update(event.name for event in batch.events if event.kind in _SIZED)
-        columns = [
-            column
-            for column in batch.columns
-            if len(column) and not column.repeated and not self._is_size(column.metric)
-        ]
-        parsed, row_kind = self._parsed(columns)
+        parsed = self._parsed(rows)
         parsed.events = [place for event in batch.events if (place := self._keep(event)) is not None]
         parsed.records += len(parsed.events)
-        self._row_kind.append(row_kind)
         self._columns.add(parsed)
 
     def _is_size(self, metric: str) -> bool:
@@ -142,99 +157,57 @@ class ForeignLog(ColumnQueries):
         name, _, part = metric.rpartition(".")
         return part in _SIZES and name in self._media
 
-    def _parsed(self, columns: Sequence[Column]) -> tuple[Parsed, npt.NDArray[np.int8]]:
-        """Return the points as rows: one for each step, session and kind, as our own records are."""
-        empty = np.empty(0)
-        no_steps = np.empty(0, dtype=np.int64)
-        lengths = [len(column) for column in columns]
-        steps = np.concatenate(
-            [no_steps, *(np.frombuffer(column.steps, dtype=np.int64) for column in columns)]
-        )
-        times = np.concatenate(
-            [empty, *(np.frombuffer(column.times, dtype=np.float64) for column in columns)]
-        )
-        session = np.repeat(np.array([column.session for column in columns], dtype=np.int64), lengths)
-        kind = np.repeat(np.array([KINDS.index(column.kind) for column in columns], dtype=np.int64), lengths)
-        # The same metric twice at one step makes two rows.
-        nth = np.concatenate([no_steps, *map(_occurrence, columns)])
-        has_step = steps != NO_STEP
-        # Points without a step belong together if they were logged at the same time.
-        x = np.where(has_step, steps.astype(np.float64), np.nan_to_num(times, nan=0.0))
-        order = np.lexsort((nth, kind, x, ~has_step, session))
-        keys = np.stack((session, has_step, x, kind, nth))[:, order]
-        is_first = np.ones(len(order), dtype=bool)
-        is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-        row_of_sorted = np.cumsum(is_first) - 1
-        first = order[is_first]
-        row = np.empty(len(order), dtype=np.int64)
-        row[order] = row_of_sorted
-        if len(first):
-            earliest = np.full(len(first), np.inf)
-            np.fmin.at(earliest, row, np.where(np.isnan(times), np.inf, times))
-            row_time = np.where(np.isinf(earliest), np.nan, earliest)
-        else:
-            row_time = empty
-        place = _in_order(session[first], has_step[first], row_time)
-        arranged = np.argsort(place)
-        first, row_time = first[arranged], row_time[arranged]
-        row = place[row]
-        row_step = np.where(has_step[first], steps[first].astype(np.float64), np.nan)
-        row_kind = kind[first]
-        is_step = row_kind == KINDS.index(STEP)
+    def _parsed(self, rows: Sequence[Row]) -> Parsed:
+        found: dict[str, tuple[list[int], list[float]]] = {}
+        kinds: dict[str, str] = {}
+        for number, row in enumerate(rows):
+            for name, value in row.fields.items():
+                if name not in found:
+                    found[name] = [], []
+                    kinds[name] = row.kind
+                numbers, values = found[name]
+                numbers.append(number)
+                values.append(value)
+        metrics = {
+            name: (np.array(numbers, dtype=np.int32), np.array(values))
+            for name, (numbers, values) in found.items()
+        }
+        epoch = np.full(len(rows), np.nan)
+        for name in _EPOCHS & metrics.keys():
+            at, epochs = metrics[name]
+            epoch[at] = epochs
+        row_time = np.array([row.time if row.time > -math.inf else math.nan for row in rows])
+        has_step = np.array([row.step != NO_STEP for row in rows], dtype=bool)
+        kind = np.array([KINDS.index(row.kind) for row in rows], dtype=np.int8)
+        is_step = kind == KINDS.index(STEP)
         self._has_steps = self._has_steps or bool(is_step.any())
         if not self._has_steps:
-            is_step = row_kind != KINDS.index(SYSTEM)
+            is_step = kind != KINDS.index(SYSTEM)
         if np.isnan(self._first_time) and np.isfinite(row_time).any():
             self._first_time = float(np.nanmin(row_time))
-        parsed = Parsed(
+        self._has_step.append(has_step)
+        return Parsed(
             time=row_time,
             elapsed=row_time - self._first_time,
-            step=row_step,
-            epoch=np.full(len(first), np.nan),
-            session=(session[first] + 1).astype(np.int32),
+            step=np.where(has_step, np.array([row.step for row in rows], dtype=np.float64), np.nan),
+            epoch=epoch,
+            session=np.array([row.session + 1 for row in rows], dtype=np.int32),
             is_step=is_step,
-            kind=row_kind.astype(np.int8),
-            at=np.full(len(first), -1, dtype=np.int64),
-            metrics={},
-            kinds={},
-            records=len(first),
+            kind=kind,
+            at=np.full(len(rows), -1, dtype=np.int64),
+            metrics=metrics,
+            kinds=kinds,
+            records=len(rows),
         )
-        at = 0
-        for column, length in zip(columns, lengths, strict=True):
-            rows, values = row[at : at + length].astype(np.int32), np.array(column.values, dtype=np.float64)
-            at += length
-            self._add_metric(parsed, column, rows, values)
-        return parsed, np.where(has_step[first], row_kind, -1 - row_kind).astype(np.int8)
-
-    def _add_metric(
-        self, parsed: Parsed, column: Column, rows: npt.NDArray[np.int32], values: Floats
-    ) -> None:
-        pieces = self.run.info.pieces
-        prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
-        name = clean(f"{prefix}{column.metric}")
-        if column.piece < len(pieces):
-            self.files.setdefault(name, {})[pieces[column.piece].path] = None
-        if name in ("epoch", "train/epoch"):
-            parsed.epoch[rows] = values
-        if name in parsed.metrics:
-            earlier, before = parsed.metrics[name]
-            rows, values = np.concatenate((earlier, rows)), np.concatenate((before, values))
-        sorted_rows = np.argsort(rows, kind="stable")
-        parsed.metrics[name] = (rows[sorted_rows], values[sorted_rows])
-        parsed.kinds.setdefault(name, column.kind)
 
     def _keep(self, event: Event) -> tuple[str, int, int] | None:
         """Keep an event and return its kind and number; None for one that no page shows."""
         kind = _EVENTS.get(event.kind)
         if kind is None:
             return None
-        record: dict[str, Any] = {"event": kind, "session": event.session + 1, "name": clean(event.name)}
-        if event.step != NO_STEP:
-            record["global_step"] = event.step
-        if event.time == event.time:
-            record["time"] = event.time
+        record = Row(kind, event.session, event.step, event.time, {"name": clean(event.name)}).record()
         if kind == COMPLETION:
-            record = completion_record(event)
+            record = completion_row(event).record()
         elif kind == SAMPLE:
             if event.blob is None:
                 self.passed_over["images whose file is not there"] += 1
@@ -342,33 +315,29 @@ class ForeignLog(ColumnQueries):
         """Return rows as records of ours."""
         with self._lock:
             columns = self._columns
-            records: list[Record] = []
-            for kind, step, time_s in zip(
-                self._row_kind.values[start:stop].tolist(),
-                columns.step.values[start:stop].tolist(),
-                columns.time.values[start:stop].tolist(),
-                strict=True,
-            ):
-                record: Record = {"event": KINDS[kind if kind >= 0 else -1 - kind]}
-                if time_s == time_s:
-                    record["time"] = time_s
-                if kind >= 0:
-                    record["global_step"] = int(step)
-                records.append(record)
+            found = [
+                Row(KINDS[kind], 0, int(step) if has_step else NO_STEP, time_s)
+                for kind, has_step, step, time_s in zip(
+                    columns.kind.values[start:stop].tolist(),
+                    self._has_step.values[start:stop].tolist(),
+                    columns.step.values[start:stop].tolist(),
+                    columns.time.values[start:stop].tolist(),
+                    strict=True,
+                )
+            ]
             for segment in columns.segments:
-                for row in range(max(start, segment.start), min(stop, segment.end)):
-                    records[row - start]["session"] = segment.session
+                for row in found[max(segment.start - start, 0) : max(segment.end - start, 0)]:
+                    row.session = segment.session - 1
             for name, metric in columns.metrics.items():
-                rows = metric.rows.values
-                first, last = np.searchsorted(rows, (start, stop))
-                if first == last or (name in NOT_METRICS and name != "epoch"):
-                    continue
-                values = metric.values.values[first:last].tolist()
-                for row, value in zip(rows[first:last].tolist(), values, strict=True):
-                    records[row - start][name] = value
-                    if not math.isfinite(value):
-                        records[row - start].setdefault(NON_FINITE, {})[name] = name_of_non_finite(value)
-            return records
+                first, last = np.searchsorted(metric.rows.values, (start, stop))
+                field = field_name(name)
+                for number, value in zip(
+                    metric.rows.values[first:last].tolist(),
+                    metric.values.values[first:last].tolist(),
+                    strict=True,
+                ):
+                    found[number - start].fields[field] = value
+            return [row.record() for row in found]
 
 
 class ForeignSource:
@@ -408,35 +377,3 @@ class ForeignSource:
         rows = self._log.read_so_far[1]
         for start in range(0, rows, _ROWS_AT_ONCE):
             yield b"".join(map(encode, self._log.rows(start, min(start + _ROWS_AT_ONCE, rows))))
-
-
-def _occurrence(column: Column) -> npt.NDArray[np.int64]:
-    """Return, for each point, how many points at the same step came before it."""
-    steps = np.frombuffer(column.steps, dtype=np.int64)
-    if len(steps) < 2 or (np.diff(steps) > 0).all() or steps[0] == steps[-1] == NO_STEP:
-        return np.zeros(len(steps), dtype=np.int64)
-    order = np.argsort(steps, kind="stable")
-    is_new = np.ones(len(steps), dtype=bool)
-    is_new[1:] = np.diff(steps[order]) != 0
-    starts = np.flatnonzero(is_new)
-    nth = np.empty(len(steps), dtype=np.int64)
-    nth[order] = np.arange(len(steps)) - np.repeat(starts, np.diff(np.append(starts, len(steps))))
-    return nth
-
-
-def _in_order(
-    session: npt.NDArray[np.int64], has_step: npt.NDArray[np.bool_], time_s: Floats
-) -> npt.NDArray[np.int64]:
-    """Return the place of each row: by session and step, and rows without a step by their time among them."""
-    when = np.full(len(time_s), -np.inf)
-    for number in np.unique(session):
-        own = np.flatnonzero(session == number)
-        stepped = own[has_step[own]]
-        times = np.where(np.isnan(time_s[stepped]), -np.inf, time_s[stepped])
-        when[stepped] = np.maximum.accumulate(times) if len(times) else times
-        others = own[~has_step[own]]
-        when[others] = np.where(np.isnan(time_s[others]), -np.inf, time_s[others])
-    order = np.lexsort((np.arange(len(time_s)), when, session))
-    place = np.empty(len(time_s), dtype=np.int64)
-    place[order] = np.arange(len(time_s))
-    return place
