@@ -6,6 +6,8 @@ python process_settings.py LOG_DIR nothing|torch
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import decimal
 import faulthandler
 import gc
@@ -28,6 +30,11 @@ import warnings
 from tests.waiting import wait_until
 
 FINDER = "toolkit.telemetry.integrations.reporting_names"
+
+# NVIDIA's library keeps descriptors of its own once it was asked.
+with contextlib.suppress(OSError):
+    nvidia = ctypes.CDLL("libnvidia-ml.so.1")
+    nvidia.nvmlInit_v2(), nvidia.nvmlShutdown()
 
 if sys.argv[2] == "torch":
     import numpy
