@@ -189,7 +189,8 @@ def _work(
     began = time.perf_counter()
     name = "all" if one_name else f"worker-{number}"
     # Sixty-four processes on two cores end slowly, so the timeout is generous.
-    log = TelemetryLogger(name, log_dir=log_dir, log_every=1, close_timeout=min(_patience_s(steps), 600.0))
+    patience_s, kept = min(_patience_s(steps), 600.0), {"keep": ["validation"]}
+    log = TelemetryLogger(name, log_dir=log_dir, log_every=1, close_timeout=patience_s, spans=kept)
     started = time.perf_counter()
     spans = 0
     for step in range(steps):
