@@ -125,9 +125,9 @@ class Job:
         began = self.began
         return began is not None and now - began > _HELD_UP_S
 
-    def holds_up(self, thread: threading.Thread, now: float) -> bool:
+    def holds_up(self, thread: threading.Thread | None, now: float) -> bool:
         """Return whether its turn takes long on this thread."""
-        return self._thread == thread.ident and self.is_held_up(now)
+        return thread is not None and self._thread == thread.ident and self.is_held_up(now)
 
     def join(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s`, until it is over, unless its own turn waits; return whether it is."""
@@ -250,11 +250,7 @@ class Worker:
     def help_out(self, now: float) -> None:
         """Start another thread if jobs are due, and the thread is held up or has ended; without it they wait."""
         thread = self._thread
-        is_available = (
-            thread is not None
-            and thread.is_alive()
-            and not any(job.holds_up(thread, now) for job in self.jobs)
-        )
+        is_available = _is_alive(thread) and not any(job.holds_up(thread, now) for job in self.jobs)
         if not is_available and any(job.is_due(now) for job in self.jobs):
             with suppress(RuntimeError, MemoryError):
                 self._start_thread()
